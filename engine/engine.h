@@ -1,0 +1,197 @@
+/* engine.h: the engine's public face: models, their tokenizer and chat template, and the engine
+ * that runs sequences. What other rooms may call; everything else in engine/ is for engine/. */
+#ifndef GERYON_ENGINE_H
+#define GERYON_ENGINE_H
+
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "engine/request.h"
+
+/* ---- models ------------------------------------------------------------------------------------ */
+
+enum load_phase { LOAD_OPEN, LOAD_WEIGHTS, LOAD_CACHE, LOAD_WARMUP, LOAD_DONE };
+
+/* Written by the loading thread, read by any. */
+struct load_progress {
+    _Atomic int phase;            /* enum load_phase */
+    _Atomic uint32_t permille;    /* over all phases */
+    _Atomic bool cancel;          /* set by a reader: loading stops with ERR_CANCELLED */
+};
+
+struct model_options {
+    const char *path;       /* checkpoint directory, .gguf file (scripted binary: script.json) */
+    const char *name;       /* served name; NULL: directory's or file's base name */
+    const char *dtype;      /* "auto", "f32", "bf16", "f16", "q8_0", "q4_0" */
+    const char *cpu_table;  /* "auto", "ref", "avx2" */
+    uint32_t n_threads;     /* 0: cores this process may use (affinity, cpu.max) */
+    uint32_t window;        /* 0, or give a model without Orthros streams this window */
+    bool progress_bar;      /* draw on stderr when it is a terminal */
+    struct load_progress *progress; /* may be NULL */
+};
+
+/* A loaded model: weights on the device, tokenizer, template. Immutable after model_load, so any
+ * thread may read it; only the engine made from it may use its device. */
+struct model;
+
+struct model_info {
+    const char *name;
+    const char *path;
+    const char *architecture;   /* "llama", "qwen2", "qwen3", "scripted" */
+    const char *weight_dtype;   /* of the matrices, "mixed" where several */
+    const char *kernel_table;
+    uint32_t vocab_size;        /* a token id is valid iff < vocab_size */
+    uint32_t context_length;    /* the model's own maximum */
+    uint32_t block_size;        /* Orthrus rows per block, 0 = none */
+    uint32_t window;            /* Orthros window, 0 = single stream */
+    const int32_t *eos_ids;
+    uint32_t n_eos_ids;
+    bool has_chat_template;
+    bool adds_bos;              /* the tokenizer adds a start token by itself */
+    uint64_t weight_bytes;
+    uint64_t fingerprint;       /* over weights (headers, sizes, samples), dtypes, window, table */
+};
+
+/* Load a checkpoint. Implemented by engine/model.c; the scripted test binary links its own. */
+int model_load(const struct model_options *options, struct model **out, struct err *err);
+void model_destroy(struct model *model); /* NULL is fine */
+const struct model_info *model_info(const struct model *model);
+
+/* Print what `geryon inspect` shows: architecture, composition, tensors, dtypes, memory, and what
+ * would be refused and why. Reads headers only, loads no weights. */
+int model_inspect(const struct model_options *options, FILE *out, struct err *err);
+
+/* ---- tokens ------------------------------------------------------------------------------------ */
+
+struct tokens {
+    int32_t *ids; /* malloc'd; tokens_free */
+    uint32_t n, cap;
+};
+int tokens_push(struct tokens *tokens, int32_t id); /* ERR_NOMEM */
+void tokens_free(struct tokens *tokens);
+
+enum tokenize_flags {
+    TOKENIZE_ADD_SPECIAL = 1,   /* run the post-processor: start token and the like */
+    TOKENIZE_PARSE_SPECIAL = 2, /* control tokens in the text become their ids */
+};
+
+/* Text to ids, appended to out. Bytes that are no valid UTF-8: ERR_INVALID. Any thread. */
+int model_tokenize(const struct model *model, const char *text, size_t len, unsigned flags,
+                   struct tokens *out, struct err *err);
+
+/* Ids to UTF-8 text (invalid parts become U+FFFD), malloc'd, NUL-terminated, *out_len without the
+ * NUL. An id >= vocab_size or negative is ERR_INVALID; one without a piece leaves no text. */
+int model_detokenize(const struct model *model, const int32_t *ids, uint32_t n, bool skip_special,
+                     char **out, size_t *out_len, struct err *err);
+
+/* What a chat route gives to the template. Values are borrowed until return. */
+struct chat {
+    const struct value *messages; /* array of objects, validated and normalised by proto */
+    const struct value *tools;    /* array or NULL */
+    const struct value *kwargs;   /* object: chat_template_kwargs, or NULL */
+    bool add_generation_prompt;
+    bool parse_specials; /* control tokens in message contents are parsed, as Hugging Face does */
+    int64_t now;         /* Unix seconds, for strftime_now */
+};
+
+/* Render the conversation and tokenise it. Control tokens count only in text that comes from the
+ * template itself, unless parse_specials. text_out (may be NULL) receives the malloc'd rendered
+ * text. A template that refuses gives ERR_INVALID with its own message. Any thread. */
+int model_render_chat(const struct model *model, const struct chat *chat, struct tokens *out,
+                      char **text_out, size_t *text_len, struct err *err);
+
+/* ---- the engine -------------------------------------------------------------------------------- */
+
+enum { DRAFTS_AUTO = -1, DRAFTS_OFF = 0 }; /* engine_config.drafts; > 0: rows per block, fixed */
+
+struct engine_config {
+    const char *kv_dtype;       /* "auto" (f32 for f32 weights, else bf16), "f32", "bf16" */
+    uint64_t kv_bytes;          /* memory for KV pages; 0: the default of the README */
+    uint32_t max_model_len;     /* 0: the model's; lowered to what the pool holds */
+    uint32_t max_num_seqs;      /* sequences that run at once; 64 */
+    uint32_t max_batched_rows;  /* rows of one forward; an Orthros position counts two; 512 */
+    uint32_t prefill_chunk;     /* largest prefill chunk in tokens; 0: as the budget allows */
+    uint32_t max_queued;        /* sequences that may wait beyond max_num_seqs; 1024 */
+    int32_t drafts;             /* DRAFTS_AUTO, DRAFTS_OFF or rows per block */
+    bool keep_cycles;           /* remember every cycle's drafts (generate --json); allocates */
+    FILE *trace;                /* one JSON line a step, or NULL */
+};
+void engine_config_defaults(struct engine_config *config);
+
+struct engine;
+
+struct engine_info {
+    uint32_t max_model_len;
+    uint32_t max_num_seqs;
+    uint32_t page_tokens;
+    uint32_t n_pages;
+    uint32_t draft_block; /* rows a drafting sequence gets, 0 = drafts off */
+    const char *kv_dtype;
+    uint64_t kv_bytes, workspace_bytes;
+    const char *notice; /* what was lowered at start and why, or NULL; for one log line */
+};
+
+/* Takes the device of the model; the model must outlive the engine. */
+int engine_create(struct model *model, const struct engine_config *config, struct engine **out,
+                  struct err *err);
+/* The thread must be stopped. Live requests are handed back through no event: drain first. */
+void engine_destroy(struct engine *engine); /* NULL is fine */
+const struct engine_info *engine_info(const struct engine *engine);
+
+/* Loop thread (one producer). Takes the request on success. ERR_FULL: max_num_seqs + max_queued
+ * sequences are live (their last event not yet popped). ERR_TOO_LONG: the prompt can never fit.
+ * ERR_DEVICE: the engine has failed. */
+int engine_submit(struct engine *engine, struct request *request, struct err *err);
+/* Loop thread. The request ends at the next step with FINISH_CANCELLED (or as it ended before).
+ * An unknown id is ignored. */
+void engine_cancel(struct engine *engine, uint64_t id);
+/* Loop thread: the next event, or false when there is none. */
+bool engine_next_event(struct engine *engine, struct event *out);
+
+/* Run one step by hand (tests, generate, simulation): drains commands, plans, computes, emits.
+ * Returns 1 when there is more to do, 0 when idle, ERR_DEVICE after a fatal failure. now_us: a
+ * clock that never goes back; results never depend on it. Not while the thread runs. */
+int engine_step(struct engine *engine, uint64_t now_us);
+
+/* Run steps on a thread of the engine's own; notify(arg) is called from that thread after a step
+ * that made events (it must only wake the loop). Sleeps while there is nothing to do. */
+int engine_start(struct engine *engine, void (*notify)(void *arg), void *arg, struct err *err);
+/* Ends the thread after its current step; live sequences stay where they are. */
+void engine_stop(struct engine *engine);
+
+/* Snapshot for gauges, any thread, from atomics. */
+struct engine_gauges {
+    uint32_t running, waiting;   /* sequences; a preempted one waits */
+    uint32_t pages_used, pages_total;
+    bool failed;                 /* a fatal device failure happened */
+    uint64_t last_step_us;       /* engine time of the last turn of the loop */
+    uint64_t steps, draft_forwards, main_forwards;
+    uint64_t prompt_tokens, generated_tokens, proposed_tokens, accepted_tokens, preemptions;
+};
+void engine_gauges(const struct engine *engine, struct engine_gauges *out);
+
+/* With keep_cycles: cycles of a request, valid until its last event was popped and the next step.
+ * Each cycle: n_drafted proposals and how many were kept. */
+struct cycle {
+    uint32_t n_drafted, n_accepted;
+    int32_t drafted[64];
+};
+uint32_t engine_cycles(const struct engine *engine, const struct cycle **out);
+
+/* Logits without sampling (geryon logits). Runs on the calling thread, the engine's thread must
+ * not run and no sequence may be live. */
+struct logits_job {
+    const int32_t *tokens;
+    uint32_t n_tokens;
+    uint32_t chunk;   /* prefill chunk, 0 = as the row budget allows; 1 = one token at a time */
+    bool all;         /* every position, else the last */
+    bool draft;       /* after the tokens: logits of the draft block [next, mask, mask, ...] */
+    int32_t next;
+    uint32_t block;   /* rows of that block */
+};
+/* row(arg, position, logits [vocab_size]) is called in order of position. */
+int engine_logits(struct engine *engine, const struct logits_job *job,
+                  void (*row)(void *arg, uint32_t position, const float *logits), void *arg,
+                  struct err *err);
+
+#endif

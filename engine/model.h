@@ -1,0 +1,24 @@
+/* model.h: what engine/ itself sees of a loaded model. model_load (engine/model.c, or the scripted
+ * test model's own) fills it; nothing changes after load. */
+#ifndef GERYON_MODEL_H
+#define GERYON_MODEL_H
+
+#include "engine/chat.h"
+#include "engine/engine.h"
+#include "engine/tokenizer.h"
+#include "kernels/kernels.h"
+
+struct model {
+    struct model_info info;
+    struct model_shape shape; /* rope_freq is NULL after load */
+    enum dtype weight_dtype;  /* the type most matrix bytes have */
+    const struct kernels *kernels;
+    struct device *device; /* weights loaded; the engine calls reserve */
+    struct tokenizer *tokenizer;
+    struct chat_template *chat_template; /* NULL: the model has none */
+    char chat_template_error[256];       /* why the template could not be used, or "" */
+    int32_t eos_ids[32];
+    char *name, *path;
+};
+
+#endif

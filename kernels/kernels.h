@@ -1,0 +1,317 @@
+/* kernels.h: the table of stages of a forward, and the plain data that crosses between the engine
+ * and a backend. A backend owns every number: weights, KV pages, activations, sampling state. The
+ * engine owns every decision: which rows run, which pages they use, what a request wants.
+ *
+ * The row is the one idea (design). A row is (sequence, position, token, view); a forward is a
+ * ragged batch of rows. Rows that follow each other in one sequence and view are handed over as
+ * one `segment`. Views:
+ *
+ *   view    projections             attends                              writes KV   logits
+ *   base    q,k,v,o + base affine   last `window` positions (0: all)     yes         single stream
+ *   output  q,o + output affine     all positions up to its own          no          Orthros models
+ *   draft   *_diff                  all cached + its own block, both ways scratch    proposals
+ *
+ * A step of the engine is one cycle of at most two forwards on one device:
+ *
+ *   draft:  begin  embed  (qkv attend out_residual mlp) x layers  lm_head  sample
+ *   main:   begin  embed  (qkv attend out_residual mlp) x layers  lm_head  accept   end
+ *
+ * Nothing returns to the host between the two: proposals stay in the device's buffers and the main
+ * forward's rows take their tokens from there (`segment.n_proposed`).
+ *
+ * Row invariance: what a row yields depends on its own sequence's tokens alone. Every reduction
+ * has an order fixed by model shape and absolute position, whatever rows share the forward,
+ * whatever the thread count. A row reads K and V as stored (rounded to the KV type), also its own.
+ *
+ * Threads: one thread at a time may use a device (the engine thread; during load the loader). */
+#ifndef GERYON_KERNELS_H
+#define GERYON_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/base.h"
+
+enum {
+    PAGE_TOKENS = 16,   /* positions in one KV page */
+    DRAFT_MAX = 64,     /* rows of a draft block at most; a cycle emits at most DRAFT_MAX tokens */
+    MAX_END_IDS = 128,  /* tokens that end a text: end-of-sequence and stop tokens together */
+    MAX_MSAR_STREAMS = 8,
+};
+
+/* ---- numbers ---------------------------------------------------------------------------------- */
+
+enum dtype {
+    DTYPE_F32,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_Q8_0, /* blocks of 32: f16 scale d, 32 x int8 q;           w = d * q           (34 bytes) */
+    DTYPE_Q4_0, /* blocks of 32: f16 scale d, 16 bytes of nibbles;   w = d * (q - 8)     (18 bytes) */
+    DTYPE_Q4_1, /* blocks of 32: f16 d, f16 m, 16 bytes of nibbles;  w = d * q + m       (20 bytes) */
+    DTYPE_COUNT
+    /* nibble layout: byte i holds element i in its low and element i + 16 in its high half (GGUF) */
+};
+
+const char *dtype_name(enum dtype dtype); /* "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1" */
+/* The dtype of that name, or -1. */
+int dtype_parse(const char *name);
+/* Elements in one block: 1 or 32. */
+uint32_t dtype_block(enum dtype dtype);
+/* Bytes of a row of n elements; n must be a multiple of dtype_block. */
+size_t dtype_row_bytes(enum dtype dtype, size_t n);
+/* Exact widening of n elements (a multiple of the block), and rounding to nearest even (blocks:
+ * Q8_0 d = max|x| / 127; Q4_0 as GGUF quantises: the signed extreme maps to -8; Q4_1 from min and
+ * max, scales rounded to f16 first so that the result is the best for the stored scale). */
+void dtype_to_f32(enum dtype dtype, const void *src, size_t n, float *dst);
+void dtype_from_f32(enum dtype dtype, const float *src, size_t n, void *dst);
+float f16_to_f32(uint16_t h);
+uint16_t f32_to_f16(float f);
+static inline float bf16_to_f32(uint16_t h) {
+    union {
+        uint32_t u;
+        float f;
+    } v = {(uint32_t)h << 16};
+    return v.f;
+}
+uint16_t f32_to_bf16(float f); /* to nearest even; NaN stays NaN */
+
+/* A weight in host memory, row-major [rows, cols]; a vector has rows = 1. Borrowed. */
+struct tensor {
+    enum dtype dtype;
+    uint32_t rows, cols;
+    const void *data;
+};
+
+/* ---- the model as a backend sees it ----------------------------------------------------------- */
+
+enum weight {
+    /* once a model (layer = 0) */
+    WEIGHT_EMBED,   /* [vocab, d]; also the head when `tied_head` */
+    WEIGHT_LM_HEAD, /* [vocab, d]; only when not tied */
+    WEIGHT_FINAL_NORM,
+    /* once a layer; matrices [out, in], vectors f32 */
+    WEIGHT_ATTN_NORM,
+    WEIGHT_MLP_NORM,
+    WEIGHT_Q,
+    WEIGHT_K,
+    WEIGHT_V,
+    WEIGHT_O,
+    WEIGHT_Q_BIAS, /* biases: optional */
+    WEIGHT_K_BIAS,
+    WEIGHT_V_BIAS,
+    WEIGHT_O_BIAS,
+    WEIGHT_Q_NORM, /* [head_dim], optional (qwen3) */
+    WEIGHT_K_NORM,
+    WEIGHT_AFFINE_BASE_SCALE, /* [heads * head_dim] Orthros, optional: missing = identity */
+    WEIGHT_AFFINE_BASE_SHIFT,
+    WEIGHT_AFFINE_OUTPUT_SCALE,
+    WEIGHT_AFFINE_OUTPUT_SHIFT,
+    WEIGHT_GATE,
+    WEIGHT_UP,
+    WEIGHT_DOWN,
+    WEIGHT_GATE_BIAS,
+    WEIGHT_UP_BIAS,
+    WEIGHT_DOWN_BIAS,
+    WEIGHT_Q_DIFF, /* Orthrus: the draft view's own projections */
+    WEIGHT_K_DIFF,
+    WEIGHT_V_DIFF,
+    WEIGHT_O_DIFF,
+    WEIGHT_Q_DIFF_BIAS,
+    WEIGHT_K_DIFF_BIAS,
+    WEIGHT_V_DIFF_BIAS,
+    WEIGHT_O_DIFF_BIAS,
+    WEIGHT_Q_DIFF_NORM,
+    WEIGHT_K_DIFF_NORM,
+    WEIGHT_COUNT
+};
+
+struct model_shape {
+    uint32_t n_layers;
+    uint32_t d_model;
+    uint32_t n_heads;
+    uint32_t n_kv_heads;
+    uint32_t head_dim; /* even */
+    uint32_t d_ff;
+    uint32_t vocab_size; /* rows of the embedding; may exceed the tokenizer's count */
+    float rms_eps;
+    bool tied_head;
+    bool orthros;        /* two streams: base rows write KV, output rows yield logits */
+    uint32_t window;     /* Orthros: positions a base row attends, its own included; > 0 */
+    uint32_t block_size; /* Orthrus: largest draft block in rows, 0 = no draft view */
+    int32_t mask_token;  /* Orthrus: the token of draft rows after the first */
+    uint32_t max_position;   /* rows run at positions 0 .. max_position - 1 */
+    const double *rope_freq; /* [head_dim / 2] angle per position; borrowed during open */
+    double rope_scale;       /* multiplies cos and sin (yarn); 1 otherwise */
+};
+
+/* ---- sampling --------------------------------------------------------------------------------- */
+
+/* Rules from logits to a token; order and meaning: "From logits to text" in the README. Copied into
+ * the device's slot by slot_set. */
+struct rules {
+    float temperature; /* < 1e-4: greedy */
+    float top_p;       /* 0 .. 1; 0 keeps one token, 1 = off */
+    float min_p;       /* 0 = off */
+    uint32_t top_k;    /* 0 = off */
+    bool seeded;       /* Gumbel coupling: the text never depends on drafts; else rejection sampling */
+    uint64_t seed;     /* always set: an unseeded request was given one from the system */
+    uint32_t choice;   /* choice number within its prompt */
+    uint32_t min_tokens; /* end_ids are masked at output positions < min_tokens */
+    uint32_t n_end_ids;
+    int32_t end_ids[MAX_END_IDS];
+};
+
+/* Purposes of a random draw: third word of the Philox counter. */
+enum draw_purpose { DRAW_GUMBEL = 0, DRAW_ACCEPT = 1, DRAW_DRAFT = 2, DRAW_RESIDUAL = 3 };
+
+/* ---- one forward ------------------------------------------------------------------------------ */
+
+enum view { VIEW_BASE, VIEW_OUTPUT, VIEW_DRAFT };
+
+enum pick {
+    PICK_NONE,    /* nothing is sampled (prefill, or logits to be read back) */
+    PICK_PROPOSE, /* draft rows: stage `sample` draws one proposal from each row with logits */
+    PICK_ACCEPT,  /* main rows: stage `accept` verifies n_proposed proposals, then draws one more */
+};
+
+/* n_rows consecutive positions of one sequence in one view. Pointers stay valid until `end`. */
+struct segment {
+    uint32_t slot; /* device slot of the sequence, 0 .. n_slots - 1 */
+    uint8_t view;  /* enum view */
+    uint8_t pick;  /* enum pick */
+    uint32_t pos;  /* position of the first row = number of positions before it in the KV */
+    uint32_t n_rows;
+    uint32_t n_proposed; /* the last n_proposed rows take their tokens from the slot's proposals */
+    uint32_t n_logits;   /* the last n_logits rows reach the lm_head */
+    uint32_t out_pos;    /* output position that the first row with logits decides (0 = first) */
+    uint32_t prompt_len; /* tokens of the prompt: position = prompt_len + output position */
+    const int32_t *tokens; /* [n_rows - n_proposed] */
+    const uint32_t *pages; /* block table: pages of positions 0 .. pos + n_rows - 1 (draft: .. pos - 1) */
+};
+
+/* Segments come grouped by view (base, then output; or all draft), at most one of each view a
+ * slot. Base and output segments of a slot cover the positions of a verification together. Row
+ * numbers count through the segments in order; so do logit rows (rows with logits). */
+struct forward {
+    uint32_t n_segments;
+    const struct segment *segments;
+};
+
+/* What a cycle did to a slot, filled by `end` for every segment with PICK_ACCEPT, in order. */
+struct outcome {
+    uint32_t slot;
+    int status;           /* OK, or ERR_INVALID: this sequence alone failed */
+    uint32_t n_proposed;  /* proposals that were verified */
+    uint32_t n_accepted;  /* how many of them were kept */
+    uint32_t n_tokens;    /* n_accepted + 1; n_accepted when `exhausted` */
+    bool exhausted;       /* every token was masked at the last place: the text ends */
+    int32_t proposed[DRAFT_MAX];
+    int32_t tokens[DRAFT_MAX];
+};
+
+/* ---- the table -------------------------------------------------------------------------------- */
+
+struct device; /* opaque; each backend has its own */
+
+struct device_limits {
+    enum dtype kv_dtype;     /* DTYPE_F32 or DTYPE_BF16 */
+    uint32_t n_pages;        /* KV pages, all layers of PAGE_TOKENS positions in each */
+    uint32_t n_slots;        /* sequences that run at once */
+    uint32_t max_rows;       /* rows of one forward */
+    uint32_t max_logit_rows; /* rows with logits of one forward */
+};
+
+struct kernels {
+    const char *name; /* "ref", "avx2", "scripted", later "avx512", "amx", "cuda" */
+
+    /* A device for this model; n_threads includes the caller's. */
+    int (*open)(const struct model_shape *shape, uint32_t n_threads, struct device **out,
+                struct err *err);
+    void (*close)(struct device *dev); /* NULL is fine */
+
+    /* Copy one weight in, repacked as the backend likes. Matrices: any dtype; vectors: f32. */
+    int (*load)(struct device *dev, enum weight which, uint32_t layer, const struct tensor *src,
+                struct err *err);
+    /* Bytes of KV memory that one page takes. */
+    size_t (*page_bytes)(const struct device *dev, enum dtype kv_dtype);
+    /* Bytes of workspace that these limits need, KV pages not counted. */
+    size_t (*workspace_bytes)(const struct device *dev, const struct device_limits *limits);
+    /* After all weights: check that none is missing, allocate KV and workspace. Once. */
+    int (*reserve)(struct device *dev, const struct device_limits *limits, struct err *err);
+
+    /* Sampling rules of the sequence that takes the slot. */
+    void (*slot_set)(struct device *dev, uint32_t slot, const struct rules *rules);
+    /* Forget what pages held (a stale page may hold NaN); copy one page (copy on write). */
+    void (*pages_clear)(struct device *dev, const uint32_t *pages, uint32_t n_pages);
+    void (*page_copy)(struct device *dev, uint32_t from, uint32_t to);
+
+    /* The stages. u = RMSNorm(x; g) = g * x / sqrt(mean(x^2) + eps). */
+
+    /* Take the row list; rows, pages and limits are checked by ASSERT. */
+    int (*begin)(struct device *dev, const struct forward *fwd);
+    /* x[row] = embed[token]. */
+    int (*embed)(struct device *dev);
+    /* u = RMSNorm(x; attn_norm); q = W_q u + b_q, affine of the view, per-head norm, RoPE; base and
+     * draft rows: k, v alike (no affine); base rows store k, v into their page, draft rows into
+     * scratch. Output rows compute q alone. */
+    int (*qkv)(struct device *dev, uint32_t layer);
+    /* o[row, h] = sum_t softmax_t(q[row, h] . k[t, g] / sqrt(head_dim)) v[t, g], g = h / (H / G),
+     * t over what the view attends. Blocks at absolute multiples of 128 positions, merged in
+     * ascending order (online softmax: Milakov & Gimelshein 2018). */
+    int (*attend)(struct device *dev, uint32_t layer);
+    /* x += W_o o + b_o (draft rows: W_o_diff). */
+    int (*out_residual)(struct device *dev, uint32_t layer);
+    /* u = RMSNorm(x; mlp_norm); x += W_down(silu(W_gate u + b) * (W_up u + b)) + b. */
+    int (*mlp)(struct device *dev, uint32_t layer);
+    /* logits = W_lm RMSNorm(x; final_norm), rows with logits only. */
+    int (*lm_head)(struct device *dev);
+    /* Draft forward: draw the proposals of every PICK_PROPOSE segment into its slot. */
+    int (*sample)(struct device *dev);
+    /* Main forward: verify and draw for every PICK_ACCEPT segment. */
+    int (*accept)(struct device *dev);
+    /* The one read-back of a cycle: outcomes of the PICK_ACCEPT segments in order. */
+    int (*end)(struct device *dev, struct outcome *out);
+
+    /* Tests and `geryon logits`: one logit row of the last forward, [vocab] into out. */
+    int (*read_logits)(struct device *dev, uint32_t logit_row, float *out);
+};
+
+/* Tables of this machine; NULL where the processor or the build lacks it. */
+const struct kernels *kernels_ref(void);
+const struct kernels *kernels_avx2(void);
+/* The table called name ("auto": the fastest here), or NULL with err set. */
+const struct kernels *kernels_find(const char *name, struct err *err);
+
+/* ---- sampling on the host, shared by CPU tables and the scripted one --------------------------- */
+
+/* Philox4x32-10 (Salmon et al. 2011): 4 words for a 64-bit key and a 128-bit counter. */
+void philox4x32(const uint32_t counter[4], uint64_t key, uint32_t out[4]);
+/* Gumbel noise of one 32-bit word, float32, always finite: v = min((x + 0.5) 2^-32, 1 - 2^-24),
+ * g = -log(-log1p(-v)). */
+float gumbel_noise(uint32_t word);
+
+/* Scratch of one sampling call, all [vocab]; made by the caller once. */
+struct sample_scratch {
+    uint32_t vocab;
+    float *probs;   /* target distribution p */
+    float *draft;   /* proposal distribution q */
+    uint32_t *ids;  /* sorting space */
+};
+
+/* Steps 2 to 10 and the draw (step 11) for one row: logits [vocab] are read only. out_pos is the
+ * output position the row decides. Returns the token, or -1 when every token is masked. For an
+ * unseeded draft row (`purpose` DRAW_DRAFT) the noise is its own; seeded rows, draft and target,
+ * share DRAW_GUMBEL. */
+int32_t sample_token(const struct rules *rules, const float *logits, uint32_t out_pos,
+                     enum draw_purpose purpose, struct sample_scratch *scratch);
+
+/* Verify n_draft proposals against target logits [n_draft + 1][vocab] (row i decides out_pos + i)
+ * and fill out (all fields but slot, status). Greedy or seeded: keep while equal to the target's
+ * own draw. Otherwise rejection sampling: keep d with probability min(1, p(d) / q(d)), on refusal
+ * draw from normalise(max(p - q, 0)). draft_logits [n_draft][vocab] give q; NULL: q = 1 at the
+ * proposal (a source without a distribution). */
+void sample_accept(const struct rules *rules, const int32_t *draft, uint32_t n_draft,
+                   const float *target_logits, const float *draft_logits, uint32_t out_pos,
+                   struct sample_scratch *scratch, struct outcome *out);
+
+#endif
