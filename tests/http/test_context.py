@@ -1,9 +1,10 @@
 """Kind 6: context limits, and requests larger than the page pool."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from geryon import GOLDEN, script
+from geryon import GOLDEN, SCRIPTED_PAGE_BYTES, script
 
 CHAT = "/v1/chat/completions"
 ENDLESS = {"target": {"": {"0": 10.0}}, "vocab": ["a", {"special": "<eos>"}]}
@@ -59,25 +60,16 @@ def test_s6_02_prompt_at_the_edge_of_the_context(serve, block_size):
     assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
 
 
-def pages_of(server):
-    """Pages in all, from the trace of one small request."""
-    server.complete(max_tokens=1)
-    server.wait_idle(5)
-    return server.trace()[-1]["pages_total"]
-
-
-def test_s6_03_request_larger_than_the_pool(serve):
-    """--max-model-len is lowered to what the pool holds: the first request stops at its edge, the
+@pytest.mark.parametrize("flags", [(), ("--window", 8)])
+def test_s6_03_request_larger_than_the_pool(serve, flags):
+    """The context is lowered to what 8 pages hold: the first request stops at the pool's edge, the
     second is refused at once."""
-    sample = serve(endless(context=256), "--max-num-seqs", 1, "--kv-memory", "1M")
-    page_bytes = (1 << 20) // pages_of(sample)
-    server = serve(endless(context=256), "--max-num-seqs", 1, "--kv-memory", page_bytes * 8)
-    pages = pages_of(server)
-    if pages != 8:
-        pytest.skip(f"the scripted model's pool cannot be set to 8 pages: it has {pages}")
+    server = serve(endless(context=256), "--kv-memory", 8 * SCRIPTED_PAGE_BYTES, *flags)
+    assert server.get("/v1/models").json["data"][0]["max_model_len"] == 128
     whole, _ = server.both(prompt=[0] * 100, max_tokens=100)
     assert whole.choice["finish_reason"] == "length"
     assert whole.json["usage"]["completion_tokens"] == 28
+    assert server.trace()[-1]["pages_total"] == 8
     answer = server.complete([0] * 140)
     assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
     server.wait_idle()
@@ -113,15 +105,15 @@ def test_max_model_len_flag_lowers_the_context(serve):
     assert server.get("/v1/models").json["data"][0]["max_model_len"] == 20
 
 
-def test_pool_smaller_than_the_load_preempts_and_answers_right(serve):
+@pytest.mark.parametrize("block_size", [0, 8])
+def test_pool_smaller_than_the_load_preempts_and_answers_right(serve, block_size):
     """More sequences than the pages hold: they wait or are recomputed, and every text is right."""
-    from concurrent.futures import ThreadPoolExecutor
     letters = [chr(ord("a") + i % 26) for i in range(120)]
-    sample = serve(endless(context=256), "--max-num-seqs", 1, "--kv-memory", "1M")
-    page_bytes = (1 << 20) // pages_of(sample)
-    server = serve(script(letters, context=256), "--kv-memory", page_bytes * 20)
+    server = serve(script(letters, context=256, block_size=block_size), "--kv-memory",
+                   20 * SCRIPTED_PAGE_BYTES)
     with ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(lambda n: server.complete([0] * 20, max_tokens=60 + n % 50), range(36)))
     for n, answer in enumerate(answers):
         assert answer.text == "".join(letters[:60 + n % 50])
+    assert sum(step["preempted"] for step in server.trace()) > 0
     server.wait_idle()

@@ -90,3 +90,23 @@ def test_more_requests_than_the_batch_holds(serve, name):
         for (i, count), answer in zip(jobs, answers):
             assert answer.choice["token_ids"] == data["greedy"][i][:count]
     server.wait_idle()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8_0"])
+@pytest.mark.parametrize("name", ["qwen3-single-standard-none", "qwen3-orthros-standard-orthrus"])
+def test_s8_07_answers_do_not_depend_on_the_company(serve, name, dtype):
+    """5 prompts alone, then among 45 other requests: equal in every number format."""
+    data = golden(name)
+    server = serve(GOLDEN / name, "--dtype", dtype, "--max-num-seqs", 50)
+    ask = lambda job: server.complete(job[0], max_tokens=job[1], ignore_eos=True, timeout=120,
+                                      return_token_ids=True, **job[2]).choice["token_ids"]
+    jobs = [(data["prompts"][i], 40, {}) for i in (1, 3, 4, 5)] + [
+        (data["prompts"][2], 40, {"temperature": 1, "seed": 9})]
+    alone = [ask(job) for job in jobs]
+    others = [(data["prompts"][i % 7], 5 + i, {"temperature": i % 2}) for i in range(45)]
+    with ThreadPoolExecutor(50) as pool:
+        company = [pool.submit(ask, job) for job in others[:22]]
+        among = [pool.submit(ask, job) for job in jobs]
+        company += [pool.submit(ask, job) for job in others[22:]]
+        assert [f.result() for f in among] == alone
+        assert all(f.result() for f in company)
