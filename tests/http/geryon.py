@@ -25,7 +25,7 @@ FAULTS = re.compile(r"AddressSanitizer|LeakSanitizer|ThreadSanitizer|runtime err
 # ---- scripts --------------------------------------------------------------------------------------
 
 EOS = {"special": "<eos>"}
-SCRIPTED_PAGE_BYTES = 1024  # of KV memory, in the scripted model
+SCRIPTED_PAGE_BYTES = 16384  # of KV memory, in the scripted model
 
 
 def hex_piece(text):
