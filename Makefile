@@ -84,13 +84,16 @@ install: all ## PREFIX=/usr/local DESTDIR=
 
 # ---- tests --------------------------------------------------------------------------------------
 
-# C tests link the whole product but main.c. Property tests link the scripted model in place of the
-# loader.
+# C tests link the whole product but main.c. Property tests and the scripted model's own test link
+# that model in place of the loader.
 TESTLIB := $(B)/libgeryon-test.a
 TESTLINK = $(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS) -lcmocka
 $(TESTLIB): $(call obj,$(CORE) $(filter-out server/main.c,$(SERVER)) tests/harness.c)
 	$(Q)rm -f $@ && ar rcs $@ $^
 $(B)/tests/unit/test_%: $(B)/tests/unit/test_%.o $(B)/engine/model.o $(TESTLIB)
+	@echo "  LINK $@"
+	$(Q)$(TESTLINK)
+$(B)/tests/unit/test_scripted: $(B)/tests/unit/test_scripted.o $(call obj,$(SCRIPTED)) $(TESTLIB)
 	@echo "  LINK $@"
 	$(Q)$(TESTLINK)
 $(B)/tests/prop/prop_%: $(B)/tests/prop/prop_%.o $(call obj,$(SCRIPTED)) $(TESTLIB)
