@@ -36,8 +36,9 @@ UNIT := $(wildcard tests/unit/test_*.c) $(wildcard tests/prop/prop_*.c)
 FUZZ := $(wildcard tests/fuzz/fuzz_*.c)
 obj = $(patsubst %.c,$(B)/%.o,$(1))
 
-# The product's objects, without the model loader (which the scripted binary replaces).
-CORE := $(filter-out engine/model.c,$(KERNELS) $(ENGINE) $(PROTO))
+# The product's objects, without the loader's entry points, which the scripted model replaces.
+LOADER := engine/model.c engine/inspect.c
+CORE := $(filter-out $(LOADER),$(KERNELS) $(ENGINE) $(PROTO))
 
 # ---- the product --------------------------------------------------------------------------------
 
@@ -48,7 +49,7 @@ build/geryon build/geryon-scripted: build/%: build/release/%
 	$(Q)cp -f $< $@.tmp && mv -f $@.tmp $@
 
 # -rdynamic: the program's own MHD_queue_response must be found by libmicrohttpd (server/http.c).
-$(B)/geryon: $(call obj,$(CORE) engine/model.c $(SERVER))
+$(B)/geryon: $(call obj,$(CORE) $(LOADER) $(SERVER))
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS)
 $(B)/geryon-scripted: $(call obj,$(CORE) $(SCRIPTED) $(SERVER))
@@ -90,7 +91,7 @@ TESTLIB := $(B)/libgeryon-test.a
 TESTLINK = $(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS) -lcmocka
 $(TESTLIB): $(call obj,$(CORE) $(filter-out server/main.c,$(SERVER)) tests/harness.c)
 	$(Q)rm -f $@ && ar rcs $@ $^
-$(B)/tests/unit/test_%: $(B)/tests/unit/test_%.o $(B)/engine/model.o $(TESTLIB)
+$(B)/tests/unit/test_%: $(B)/tests/unit/test_%.o $(call obj,$(LOADER)) $(TESTLIB)
 	@echo "  LINK $@"
 	$(Q)$(TESTLINK)
 $(B)/tests/unit/test_scripted: $(B)/tests/unit/test_scripted.o $(call obj,$(SCRIPTED)) $(TESTLIB)
@@ -100,7 +101,7 @@ $(B)/tests/prop/prop_%: $(B)/tests/prop/prop_%.o $(call obj,$(SCRIPTED)) $(TESTL
 	@echo "  LINK $@"
 	$(Q)$(TESTLINK)
 # A fuzz target with the plain driver, which replays and bends its corpus; needs no clang.
-$(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/driver.o $(B)/engine/model.o $(TESTLIB)
+$(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/driver.o $(call obj,$(LOADER)) $(TESTLIB)
 	@echo "  LINK $@"
 	$(Q)$(TESTLINK)
 
@@ -139,7 +140,7 @@ format-check:
 	@$(FORMATTED) | xargs clang-format --dry-run -Werror
 
 # libFuzzer targets: build/fuzz/fuzz_NAME tests/fuzz/corpus/NAME
-build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o $(call obj,$(CORE) engine/model.c $(filter-out server/main.c,$(SERVER)))
+build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o $(call obj,$(CORE) $(LOADER) $(filter-out server/main.c,$(SERVER)))
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer -rdynamic -o $@ $^ $(LDLIBS)
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(FUZZ))
