@@ -116,45 +116,48 @@ static uint32_t score_key(float score) {
     return v.u >> 31 ? ~v.u : v.u | 0x80000000u;
 }
 
-/* The digits of a key, from the top. Few scores share the first one with the border (it holds
- * the exponent and two bits more). */
-static const struct digit {
-    uint32_t shift, mask;
-} digits[] = {{21, 0x7FF}, {10, 0x7FF}, {0, 0x3FF}};
-enum { DIGIT_VALUES = 0x800 };
+/* A key has four digits of eight bits. The first holds most of the exponent. */
+enum { DIGIT_BITS = 8, DIGIT_VALUES = 1 << DIGIT_BITS };
 
-/* Keep what lies above the key and the first n_ties of those on it. */
+static uint32_t key_digit(uint32_t key, uint32_t shift) {
+    return key >> shift & (DIGIT_VALUES - 1);
+}
+
+/* Keep what lies above the key and the first n_ties of those on it. Without a branch: which tokens
+ * stay is noise to the processor. */
 static void row_cut(struct row *row, uint32_t key, uint32_t n_ties) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < row->n_ids; i++) {
         uint32_t id = row->ids[i], k = score_key(row->scores[id]);
-        if (k > key || (k == key && n_ties > 0)) {
-            n_ties -= k == key;
-            row->ids[kept++] = id;
-        } else {
-            row->scores[id] = -INFINITY;
-        }
+        bool tie = (k == key) & (n_ties > 0), keep = (k > key) | tie;
+        n_ties -= tie;
+        row->scores[id] = keep ? row->scores[id] : -INFINITY;
+        row->ids[kept] = id;
+        kept += keep;
     }
     row->n_ids = kept;
 }
 
+/* After each digit the list holds only what is on or above the border so far, so that the next
+ * round reads less; `known` covers the digits that are settled. */
 static void row_top_k(struct row *row, uint32_t top_k) {
     if (row->n_ids <= top_k) return;
-    uint32_t prefix = 0, known = 0, need = top_k;
-    for (size_t d = 0; d < ARRAY_LEN(digits); d++) {
+    uint32_t border = 0, known = 0, need = top_k;
+    for (uint32_t shift = 32; shift > 0;) {
+        shift -= DIGIT_BITS;
         uint32_t count[DIGIT_VALUES] = {0};
         for (uint32_t i = 0; i < row->n_ids; i++) {
             uint32_t key = score_key(row->scores[row->ids[i]]);
-            if ((key & known) == prefix) count[key >> digits[d].shift & digits[d].mask]++;
+            if ((key & known) == border) count[key_digit(key, shift)]++;
         }
-        uint32_t value = digits[d].mask;
+        uint32_t value = DIGIT_VALUES - 1;
         while (count[value] < need)
             need -= count[value--]; /* ends: more than top_k survivors are counted */
-        prefix |= value << digits[d].shift;
-        known |= digits[d].mask << digits[d].shift;
-        if (d == 0) row_cut(row, prefix - 1, 0); /* the other digits read only these */
+        border |= value << shift;
+        known |= (uint32_t)(DIGIT_VALUES - 1) << shift;
+        if (shift > 0) row_cut(row, border, UINT32_MAX);
     }
-    row_cut(row, prefix, need);
+    row_cut(row, border, need);
 }
 
 /* The border of top_p: sums are compared as float32, so that decimal fractions mean what they say
@@ -181,42 +184,46 @@ static uint32_t nucleus_ties(const struct nucleus *nucleus, double weight, uint3
     return lo;
 }
 
+/* The digit of the border: from the top, the first value whose weight makes the sum reach top_p. By
+ * rounding none may: then the last that has weight. */
+static uint32_t nucleus_digit(struct nucleus *nucleus, const double *sum) {
+    uint32_t border = 0;
+    double above = nucleus->above;
+    for (uint32_t value = DIGIT_VALUES; value-- > 0;) {
+        if (sum[value] == 0) continue;
+        border = value;
+        above = nucleus->above;
+        if (nucleus_reached(nucleus, sum[value])) break;
+        nucleus->above += sum[value];
+    }
+    nucleus->above = above;
+    return border;
+}
+
 static void row_top_p(struct row *row, float top_p) {
     struct nucleus nucleus = {.total = 0, .above = 0, .top_p = top_p};
-    uint32_t prefix = 0, known = 0, on_border = 0;
-    for (size_t d = 0; d < ARRAY_LEN(digits); d++) {
+    uint32_t border = 0, known = 0, count = 0;
+    double weight = 0; /* of each token on the border in the end */
+    for (uint32_t shift = 32; shift > 0;) {
+        shift -= DIGIT_BITS;
         double sum[DIGIT_VALUES] = {0};
-        on_border = 0;
         for (uint32_t i = 0; i < row->n_ids; i++) {
             float score = row->scores[row->ids[i]];
             uint32_t key = score_key(score);
-            if ((key & known) == prefix)
-                sum[key >> digits[d].shift & digits[d].mask] += (double)expf(score);
+            if ((key & known) == border) sum[key_digit(key, shift)] += (double)expf(score);
         }
-        if (d == 0)
+        if (known == 0)
             for (uint32_t value = DIGIT_VALUES; value-- > 0;)
                 nucleus.total += sum[value];
-        uint32_t border = 0; /* by rounding none may reach top_p: then the last with weight */
-        double above_border = nucleus.above;
-        for (uint32_t value = digits[d].mask + 1; value-- > 0;) {
-            if (sum[value] == 0) continue;
-            border = value;
-            above_border = nucleus.above;
-            if (nucleus_reached(&nucleus, sum[value])) break;
-            nucleus.above += sum[value];
-        }
-        nucleus.above = above_border;
-        prefix |= border << digits[d].shift;
-        known |= digits[d].mask << digits[d].shift;
-        if (d == 0) row_cut(row, prefix - 1, 0);
+        border |= nucleus_digit(&nucleus, sum) << shift;
+        known |= (uint32_t)(DIGIT_VALUES - 1) << shift;
+        if (shift > 0) row_cut(row, border, UINT32_MAX);
     }
-    double weight = 0;
-    for (uint32_t i = 0; i < row->n_ids; i++)
-        if (score_key(row->scores[row->ids[i]]) == prefix) {
-            weight = (double)expf(row->scores[row->ids[i]]);
-            on_border++;
-        }
-    row_cut(row, prefix, nucleus_ties(&nucleus, weight, on_border));
+    for (uint32_t i = 0; i < row->n_ids; i++) {
+        float score = row->scores[row->ids[i]];
+        if (score_key(score) == border) count++, weight = (double)expf(score);
+    }
+    row_cut(row, border, nucleus_ties(&nucleus, weight, count));
 }
 
 /* min_p while the list of survivors is made: p / max p = exp(score). */

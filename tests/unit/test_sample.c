@@ -175,6 +175,12 @@ static void rules_keep_what_they_say(void **state) {
     rules = plain_rules(1);
     rules.top_p = 0.3f; /* three of ten equal tokens, whatever 0.3 is in binary */
     assert_int_equal(support(rules, ten, 10), 7);
+    float far[4] = {0, -FLT_MAX, -FLT_MAX, -FLT_MAX}; /* the lowest scores there are */
+    rules = plain_rules(1);
+    rules.top_k = 2;
+    assert_int_equal(support(rules, far, 4), 1);
+    rules.top_p = 0.999f;
+    assert_int_equal(support(rules, far, 4), 1);
     rules = plain_rules(0.25f);
     rules.min_p = 0.3f; /* after the temperature: (.15 / .2)^4 = .316 */
     assert_int_equal(support(rules, z, 8), 1 << 1 | 1 << 5 | 1 << 3 | 1 << 4);
