@@ -65,6 +65,8 @@ $(TESTLIB): $(call obj,$(CORE) $(filter-out server/main.c,$(SERVER)) tests/harne
 	$(Q)rm -f $@ && ar rcs $@ $^
 $(B)/tests/unit/test_%: $(B)/tests/unit/test_%.o $(B)/engine/model.o $(TESTLIB)
 	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS) -lcmocka
+$(B)/tests/unit/test_scripted: $(B)/tests/unit/test_scripted.o $(call obj,$(SCRIPTED)) $(TESTLIB)
+	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS) -lcmocka
 $(B)/tests/prop/prop_%: $(B)/tests/prop/prop_%.o $(call obj,$(SCRIPTED)) $(TESTLIB)
 	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS) -lcmocka
 
