@@ -283,7 +283,7 @@ struct leader {
 };
 
 /* Let a token run with its noise word. -log1p(-v) >= v, so g <= -log v, and v >= 2^-(zeros + 1)
- * where zeros are the word's leading ones: most tokens lose without a logarithm. */
+ * where the word begins with `zeros` zero bits: most tokens lose without a logarithm. */
 static void leader_try(struct leader *leader, uint32_t id, float score, uint32_t word) {
     int zeros = word ? __builtin_clz(word) : 32;
     if (score + (float)(zeros + 1) * 0.6931472f + 0.01f < leader->total) return;

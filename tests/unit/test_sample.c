@@ -357,6 +357,26 @@ static void draws_differ_by_position_choice_and_seed(void **state) {
     }
 }
 
+static void s5_11_seeds_alone_tell_texts_apart(void **state) {
+    (void)state;
+    enum { TEXT = 8, N_TEXTS = 8 };
+    float z[16] = {0};
+    int32_t texts[N_TEXTS][TEXT], again[TEXT];
+    uint32_t n_equal = 0;
+    struct rules rules = plain_rules(1);
+    for (uint32_t i = 0; i < N_TEXTS; i++) {
+        rules.seed = i;
+        for (uint32_t pos = 0; pos < TEXT; pos++) {
+            texts[i][pos] = sample_token(&rules, z, pos, DRAW_GUMBEL, scratch_for(16));
+            again[pos] = sample_token(&rules, z, pos, DRAW_GUMBEL, scratch_for(16));
+        }
+        assert_memory_equal(texts[i], again, sizeof again);
+        for (uint32_t j = 0; j < i; j++)
+            n_equal += memcmp(texts[i], texts[j], sizeof again) == 0;
+    }
+    assert_int_equal(n_equal, 0);
+}
+
 /* ---- verification ------------------------------------------------------------------------------ */
 
 static void s9_08_nothing_counts_after_the_first_miss(void **state) {
@@ -641,6 +661,7 @@ int main(void) {
         cmocka_unit_test(random_rules_draw_what_a_slow_reading_draws),
         cmocka_unit_test(plain_draws_follow_softmax),
         cmocka_unit_test(draws_differ_by_position_choice_and_seed),
+        cmocka_unit_test(s5_11_seeds_alone_tell_texts_apart),
         cmocka_unit_test(s9_08_nothing_counts_after_the_first_miss),
         cmocka_unit_test(a_masked_row_exhausts_the_text),
         cmocka_unit_test(s9_07_acceptance_keeps_the_law),
