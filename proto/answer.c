@@ -69,15 +69,20 @@ static void add_usage(struct buf *out, const struct usage *usage) {
             (unsigned long long)usage->rejected_tokens);
 }
 
-/* A measured number: three decimals without trailing zeros, and never anything but a JSON number. */
+/* A measured number: three decimals without trailing zeros, and never anything but a JSON number that
+ * every parser takes (hence the exponent for absurd ones). */
 static void add_measure(struct buf *out, double number) {
-    char text[352]; /* a double's 309 digits and three decimals */
+    char text[40];
     if (!isfinite(number)) number = 0;
+    if (fabs(number) >= 1e15) {
+        buf_fmt(out, "%.6e", number);
+        return;
+    }
+    if (fabs(number) < 0.0005) number = 0; /* no "-0" */
     int n = snprintf(text, sizeof text, "%.3f", number);
-    while (n > 0 && text[n - 1] == '0')
+    while (text[n - 1] == '0')
         n--;
-    if (n > 0 && text[n - 1] == '.') n--;
-    if (n == 2 && memcmp(text, "-0", 2) == 0) n = snprintf(text, sizeof text, "0");
+    if (text[n - 1] == '.') n--;
     buf_add(out, text, (size_t)n);
 }
 
