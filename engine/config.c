@@ -43,7 +43,7 @@ static const char *const inert_keys[] = {
     "label2id",
     "length_penalty",
     "max_length",
-    "max_window_layers",
+
     "min_length",
     "model_name",
     "no_repeat_ngram_size",
@@ -93,6 +93,7 @@ static const char *const known_keys[] = {
     "intermediate_size",
     "layer_types",
     "mask_token_id",
+    "max_window_layers",
     "max_position_embeddings",
     "mlp_bias",
     "model_type",

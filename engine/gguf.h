@@ -16,8 +16,8 @@
 
 enum {
     GGUF_DIMS_MAX = 4,
-    GGUF_NAME_MAX = 65535,            /* bytes of a key or tensor name */
-    GGUF_HEADER_MAX = 512 << 20,      /* bytes before the data that are read at most */
+    GGUF_NAME_MAX = 65535,       /* bytes of a key or tensor name */
+    GGUF_HEADER_MAX = 512 << 20, /* bytes before the data that are read at most */
     GGUF_ALIGNMENT_DEFAULT = 32,
 };
 

@@ -15,10 +15,10 @@ struct rope {
     double theta;
     double factor;       /* s */
     double original_max; /* O: positions before scaling; 0: the model's max_position_embeddings */
-    double low_freq_factor, high_freq_factor;       /* llama3; 0 = not given */
-    double beta_fast, beta_slow;                    /* yarn */
+    double low_freq_factor, high_freq_factor;        /* llama3; 0 = not given */
+    double beta_fast, beta_slow;                     /* yarn */
     double attention_factor, mscale, mscale_all_dim; /* yarn; 0 = not given */
-    bool truncate;                                  /* yarn */
+    bool truncate;                                   /* yarn */
 };
 void rope_init(struct rope *rope);
 
