@@ -122,6 +122,19 @@ double generation_ms_per_sequence(const struct server *server, uint64_t now_us) 
     return clock_ms(oldest, now_us) / n;
 }
 
+static struct usage usage_of(const struct generation *gen) {
+    struct usage usage = {0};
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        const struct seq_stats *stats = &gen->choices[i].stats;
+        usage.prompt_tokens += stats->n_prompt;
+        usage.completion_tokens += stats->n_output;
+        usage.cached_tokens += stats->n_cached;
+        usage.accepted_tokens += stats->n_accepted;
+        usage.rejected_tokens += stats->n_rejected;
+    }
+    return usage;
+}
+
 /* ---- admission --------------------------------------------------------------------------------- */
 
 static void request_free(struct request *request) {
@@ -268,28 +281,17 @@ void generation_begin(struct exchange *ex, struct api_request *request, struct t
     if (!gen->request.stream) return;
     exchange_begin_sse(ex);
     if (gen->request.kind != ROUTE_CHAT) return;
+    struct usage usage = usage_of(gen);
     for (uint32_t i = 0; i < n_prompts; i++) {
         struct choice *choice = &gen->choices[i];
-        proto_chunk_role(&ex->out, &gen->head, i, choice->prompt, choice->n_prompt);
+        proto_chunk_role(&ex->out, &gen->head, i, choice->prompt, choice->n_prompt,
+                         gen->request.continuous_usage_stats ? &usage : NULL);
         choice->prompt_sent = true;
     }
     exchange_out(ex);
 }
 
 /* ---- answers ----------------------------------------------------------------------------------- */
-
-static struct usage usage_of(const struct generation *gen) {
-    struct usage usage = {0};
-    for (uint32_t i = 0; i < gen->n_choices; i++) {
-        const struct seq_stats *stats = &gen->choices[i].stats;
-        usage.prompt_tokens += stats->n_prompt;
-        usage.completion_tokens += stats->n_output;
-        usage.cached_tokens += stats->n_cached;
-        usage.accepted_tokens += stats->n_accepted;
-        usage.rejected_tokens += stats->n_rejected;
-    }
-    return usage;
-}
 
 /* Several sequences of one request: from the first that moved to the last; counts are sums. */
 static struct timings timings_of(const struct exchange *ex) {
