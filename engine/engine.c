@@ -131,7 +131,7 @@ static int allocate(struct engine *engine) {
     size_t events = config->max_num_seqs * (engine->event_bytes_max + 16) +
                     engine->live_cap * (sizeof(struct event_record) + 16);
     engine->events = ring_create(4 * events + 64);
-    /* At most one SUBMIT and one CANCEL a live sequence. */
+    /* At most one of each kind of command a live sequence. */
     engine->commands = ring_create(4 * engine->live_cap * (sizeof(struct command) + 8));
     engine->outcomes = calloc(config->max_num_seqs, sizeof *engine->outcomes);
     engine->pool = page_pool_create(engine->limits.n_pages);
@@ -215,7 +215,7 @@ static void wake(struct engine *engine) {
     (void)n; /* EAGAIN: the counter is full, so it is awake already */
 }
 
-/* Room is there: at most one SUBMIT and one CANCEL a live sequence are ever in the ring. */
+/* Room is there: at most one command of each kind a live sequence is ever in the ring. */
 static void push_command(struct engine *engine, const struct command *command) {
     struct command *slot = ring_reserve(engine->commands, sizeof *slot);
     ASSERT(slot);
@@ -258,6 +258,15 @@ void engine_cancel(struct engine *engine, uint64_t id) {
         if (seq->request->id != id || seq->cancel_sent) continue;
         seq->cancel_sent = true;
         push_command(engine, &(struct command){.kind = COMMAND_CANCEL, .id = id});
+    }
+}
+
+void engine_cancel_waiting(struct engine *engine, uint64_t id) {
+    for (uint32_t i = 0; i < engine->n_live; i++) {
+        struct sequence *seq = engine->live[i];
+        if (seq->request->id != id || seq->cancel_waiting_sent) continue;
+        seq->cancel_waiting_sent = true;
+        push_command(engine, &(struct command){.kind = COMMAND_CANCEL_WAITING, .id = id});
     }
 }
 

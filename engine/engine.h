@@ -145,6 +145,9 @@ int engine_submit(struct engine *engine, struct request *request, struct err *er
 /* Loop thread. The request ends at the next step with FINISH_CANCELLED (or as it ended before).
  * An unknown id is ignored. */
 void engine_cancel(struct engine *engine, uint64_t id);
+/* Loop thread. The same, but only if the sequence has not started yet (limits on waiting time); one
+ * that has goes on. */
+void engine_cancel_waiting(struct engine *engine, uint64_t id);
 /* Loop thread: the next event, or false when there is none. */
 bool engine_next_event(struct engine *engine, struct event *out);
 

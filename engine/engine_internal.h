@@ -13,7 +13,7 @@
 #include "engine/scheduler.h"
 
 /* loop -> engine */
-enum command_kind { COMMAND_SUBMIT, COMMAND_CANCEL };
+enum command_kind { COMMAND_SUBMIT, COMMAND_CANCEL, COMMAND_CANCEL_WAITING };
 struct command {
     enum command_kind kind;
     struct sequence *seq; /* SUBMIT */

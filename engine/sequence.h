@@ -30,7 +30,7 @@ struct sequence {
     uint64_t arrival;  /* order of submission: the tie-breaker of priority */
     uint32_t slot;     /* device slot while running, else SLOT_NONE */
     uint32_t live_idx; /* loop thread: its place in the table of live sequences */
-    bool cancel_sent;  /* loop thread */
+    bool cancel_sent, cancel_waiting_sent; /* loop thread */
 
     uint32_t n_prompt, n_output, n_tokens, tokens_cap;
     uint32_t max_tokens; /* output tokens at most; prompt + output never exceed the context */

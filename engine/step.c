@@ -97,7 +97,8 @@ static void drain_commands(struct engine *engine, bool *emitted) {
                 retire_failed(engine, seq, ERR_DEVICE);
                 *emitted = true;
             }
-        } else if ((seq = find(engine, command->id))) { /* it may have ended before */
+        } else if ((seq = find(engine, command->id)) && /* it may have ended before */
+                   (command->kind == COMMAND_CANCEL || !seq->stats.started_us)) {
             retire(engine, seq,
                    &(struct ending){.kind = EVENT_FINISHED,
                                     .finish = FINISH_CANCELLED,
