@@ -10,7 +10,8 @@
  * which is the order of a matrix tile unit (two chains a step), so that later tables can share it.
  *
  * Two kernels compute it:
- *   one row     weights are expanded in registers and used at once: a read of the packed stream.
+ *   1 to 3 rows weights are expanded in registers and used at once, row by row: a read of the packed
+ *               stream.
  *   more rows   a step is expanded into a panel of 4 KiB in the first-level cache, used by tiles of
  *               up to 6 rows x 16 columns; even and odd chains one after the other, since both
  *               would need 24 registers. Bound by FMA: 12 of them for 8 loads.
@@ -25,6 +26,7 @@ enum {
     HALF = 16, /* columns of a tile */
     PARITY_FLOATS = GROUP / 2 * HALF,
     HALF_FLOATS = 2 * PARITY_FLOATS,
+    TILE_FROM = 4,         /* rows */
     PREFETCH_BYTES = 4096, /* ahead in the stream: across the page where the hardware stops */
 };
 
@@ -197,94 +199,79 @@ DEFINE_ROW(
         p += 128;
     })
 
-static void one_row(enum dtype dtype, const uint8_t *p, uint32_t n_steps, const float *x,
-                    const float *sums, float *acc) {
-    switch (dtype) {
-    case DTYPE_F32:
-        row_f32(p, n_steps, x, sums, acc);
-        break;
-    case DTYPE_F16:
-        row_f16(p, n_steps, x, sums, acc);
-        break;
-    case DTYPE_BF16:
-        row_bf16(p, n_steps, x, sums, acc);
-        break;
-    case DTYPE_Q8_0:
-        row_q8_0(p, n_steps, x, sums, acc);
-        break;
-    case DTYPE_Q4_0:
-        row_q4_0(p, n_steps, x, sums, acc);
-        break;
-    case DTYPE_Q4_1:
-        row_q4_1(p, n_steps, x, sums, acc);
-        break;
-    case DTYPE_COUNT:
-        ASSERT(dtype < DTYPE_COUNT);
-    }
-}
+typedef void (*row_fn)(const uint8_t *p, uint32_t n_steps, const float *x, const float *sums,
+                       float *acc);
+static const row_fn row_fns[DTYPE_COUNT] = {
+    [DTYPE_F32] = row_f32,   [DTYPE_F16] = row_f16,   [DTYPE_BF16] = row_bf16,
+    [DTYPE_Q8_0] = row_q8_0, [DTYPE_Q4_0] = row_q4_0, [DTYPE_Q4_1] = row_q4_1,
+};
 
 /* ---- a panel ---------------------------------------------------------------------------------- */
 
-/* Where number k of column vector v goes. */
-static inline void put(float *panel, uint32_t k, uint32_t v, __m256 w) {
-    _mm256_store_ps(panel + v / 2 * HALF_FLOATS + k % 2 * PARITY_FLOATS + k / 2 * HALF + v % 2 * 8,
-                    w);
-}
+/* Number k of column vector v goes to its half, its parity and its place there. With k and v
+ * constants the address is one too. */
+#define PANEL_AT(k, v) \
+    ((v) / 2 * HALF_FLOATS + (k) % 2 * PARITY_FLOATS + (k) / 2 * HALF + (v) % 2 * 8)
+#define PUT(k, v, w) _mm256_store_ps(to + PANEL_AT(k, v), w)
 
-#define PUT_NIBBLES(NIBBLE)                              \
-    for (uint32_t c = 0; c < 4; c++)                     \
-        for (uint32_t v = 0; v < 4; v++) {               \
-            __m256i z = avx2_load(p + 128 * c + 32 * v); \
-            put(panel, 8 * c, v, NIBBLE(z, 0));          \
-            put(panel, 8 * c + 1, v, NIBBLE(z, 1));      \
-            put(panel, 8 * c + 2, v, NIBBLE(z, 2));      \
-            put(panel, 8 * c + 3, v, NIBBLE(z, 3));      \
-            put(panel, 8 * c + 4, v, NIBBLE(z, 4));      \
-            put(panel, 8 * c + 5, v, NIBBLE(z, 5));      \
-            put(panel, 8 * c + 6, v, NIBBLE(z, 6));      \
-            put(panel, 8 * c + 7, v, NIBBLE(z, 7));      \
-        }
-
-static void expand(enum dtype dtype, const uint8_t *p, float *panel) {
-    switch (dtype) {
-    case DTYPE_F32:
-        for (uint32_t k = 0; k < GROUP; k++)
-            for (uint32_t v = 0; v < 4; v++)
-                put(panel, k, v, _mm256_castsi256_ps(avx2_load(p + 128 * k + 32 * v)));
-        break;
-    case DTYPE_F16:
-        for (uint32_t k = 0; k < GROUP; k++)
-            for (uint32_t v = 0; v < 4; v++)
-                put(panel, k, v, HALF_AT(p + 64 * k + 16 * v));
-        break;
-    case DTYPE_BF16:
-        for (uint32_t k = 0; k < GROUP; k += 2)
-            for (uint32_t v = 0; v < 4; v++) {
-                __m256i z = avx2_load(p + 64 * k + 32 * v);
-                put(panel, k, v, avx2_bf16_low(z));
-                put(panel, k + 1, v, avx2_bf16_high(z));
-            }
-        break;
-    case DTYPE_Q8_0:
-        for (uint32_t k = 0; k < GROUP; k += 4)
-            for (uint32_t v = 0; v < 4; v++) {
-                __m256i z = avx2_load(p + 32 * k + 32 * v);
-                put(panel, k, v, BYTE_SIGNED(z, 0));
-                put(panel, k + 1, v, BYTE_SIGNED(z, 1));
-                put(panel, k + 2, v, BYTE_SIGNED(z, 2));
-                put(panel, k + 3, v, BYTE_SIGNED(z, 3));
-            }
-        break;
-    case DTYPE_Q4_0:
-        PUT_NIBBLES(NIBBLE_SIGNED)
-        break;
-    case DTYPE_Q4_1:
-        PUT_NIBBLES(NIBBLE_UNSIGNED)
-        break;
-    case DTYPE_COUNT:
-        ASSERT(dtype < DTYPE_COUNT);
+#define PUT_F32(v)                                           \
+    PUT(0, v, _mm256_castsi256_ps(avx2_load(p + 32 * (v)))); \
+    PUT(1, v, _mm256_castsi256_ps(avx2_load(p + 128 + 32 * (v))));
+#define PUT_F16(v)                    \
+    PUT(0, v, HALF_AT(p + 16 * (v))); \
+    PUT(1, v, HALF_AT(p + 64 + 16 * (v)));
+#define PUT_BF16(v)                          \
+    {                                        \
+        __m256i z = avx2_load(p + 32 * (v)); \
+        PUT(0, v, avx2_bf16_low(z));         \
+        PUT(1, v, avx2_bf16_high(z));        \
     }
-}
+#define PUT_4(v, WIDEN)     \
+    PUT(0, v, WIDEN(z, 0)); \
+    PUT(1, v, WIDEN(z, 1)); \
+    PUT(2, v, WIDEN(z, 2)); \
+    PUT(3, v, WIDEN(z, 3));
+#define PUT_8(v, WIDEN)     \
+    PUT_4(v, WIDEN)         \
+    PUT(4, v, WIDEN(z, 4)); \
+    PUT(5, v, WIDEN(z, 5)); \
+    PUT(6, v, WIDEN(z, 6)); \
+    PUT(7, v, WIDEN(z, 7));
+#define PUT_Q8_0(v)                          \
+    {                                        \
+        __m256i z = avx2_load(p + 32 * (v)); \
+        PUT_4(v, BYTE_SIGNED)                \
+    }
+#define PUT_Q4_0(v)                          \
+    {                                        \
+        __m256i z = avx2_load(p + 32 * (v)); \
+        PUT_8(v, NIBBLE_SIGNED)              \
+    }
+#define PUT_Q4_1(v)                          \
+    {                                        \
+        __m256i z = avx2_load(p + 32 * (v)); \
+        PUT_8(v, NIBBLE_UNSIGNED)            \
+    }
+
+/* N of K a round, from BYTES of the step. */
+#define DEFINE_EXPAND(NAME, N, BYTES, PUT_V)                                            \
+    static void NAME(const uint8_t *p, float *to) {                                     \
+        for (uint32_t k = 0; k < GROUP; k += (N), p += (BYTES), to += (N) / 2 * HALF) { \
+            AVX2_REPEAT_4(PUT_V)                                                        \
+        }                                                                               \
+    }
+DEFINE_EXPAND(expand_f32, 2, 256, PUT_F32)
+DEFINE_EXPAND(expand_f16, 2, 128, PUT_F16)
+DEFINE_EXPAND(expand_bf16, 2, 128, PUT_BF16)
+DEFINE_EXPAND(expand_q8_0, 4, 128, PUT_Q8_0)
+DEFINE_EXPAND(expand_q4_0, 8, 128, PUT_Q4_0)
+DEFINE_EXPAND(expand_q4_1, 8, 128, PUT_Q4_1)
+
+typedef void (*expand_fn)(const uint8_t *step, float *panel);
+static const expand_fn expand[DTYPE_COUNT] = {
+    [DTYPE_F32] = expand_f32,   [DTYPE_F16] = expand_f16,   [DTYPE_BF16] = expand_bf16,
+    [DTYPE_Q8_0] = expand_q8_0, [DTYPE_Q4_0] = expand_q4_0, [DTYPE_Q4_1] = expand_q4_1,
+};
 
 /* Scales (ones where the type has none) and minima (NULL where it has none) of a step. */
 struct step_scales {
@@ -302,7 +289,7 @@ static void load_scales(enum dtype dtype, const uint8_t *step, struct step_scale
     }
 }
 
-/* ---- tiles of 1 to 6 rows x 16 columns -------------------------------------------------------- */
+/* ---- tiles of 3 to 6 rows x 16 columns -------------------------------------------------------- */
 
 #define TILE_X(i)    const float *x##i = x + (i)*ldx;
 #define TILE_DECL(i) __m256 a##i, b##i;
@@ -352,8 +339,6 @@ static void load_scales(enum dtype dtype, const uint8_t *step, struct step_scale
         AVX2_REPEAT_##R(TILE_FINISH)                                                        \
     }
 
-DEFINE_TILE(1)
-DEFINE_TILE(2)
 DEFINE_TILE(3)
 DEFINE_TILE(4)
 DEFINE_TILE(5)
@@ -361,14 +346,17 @@ DEFINE_TILE(6)
 
 typedef void (*tile_fn)(const float *p, const float *x, size_t ldx, const float *d, const float *m,
                         const float *sums, size_t ldsums, float *at);
-static const tile_fn tiles[AVX2_TILE + 1] = {NULL, tile_1, tile_2, tile_3, tile_4, tile_5, tile_6};
+/* avx2_tile_rows never cuts TILE_FROM rows or more into tiles of fewer than 3. */
+static const tile_fn tiles[AVX2_TILE + 1] = {[3] = tile_3, tile_4, tile_5, tile_6};
 
 void avx2_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                      float (*acc)[GROUP]) {
     const uint8_t *step = step_at(m, group);
     uint32_t n_steps = (uint32_t)div_ceil(m->cols, GROUP), bytes = pack_step_bytes(m->dtype);
-    if (in->n_rows == 1) {
-        one_row(m->dtype, step, n_steps, in->x, in->sums, acc[0]);
+    if (in->n_rows < TILE_FROM) { /* cheaper than a panel; the group's bytes are cached by then */
+        for (uint32_t i = 0; i < in->n_rows; i++)
+            row_fns[m->dtype](step, n_steps, in->x + i * in->ldx, in->sums + i * in->ldsums,
+                              acc[i]);
         return;
     }
     float panel[2 * HALF_FLOATS] __attribute__((aligned(MEMORY_ALIGN)));
@@ -376,7 +364,7 @@ void avx2_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_r
     memset(acc, 0, in->n_rows * sizeof *acc);
     for (uint32_t s = 0; s < n_steps; s++, step += bytes) {
         prefetch_step(step, bytes);
-        expand(m->dtype, step, panel);
+        expand[m->dtype](step, panel);
         load_scales(m->dtype, step, &scales);
         for (uint32_t i = 0, n; i < in->n_rows; i += n) {
             n = avx2_tile_rows(in->n_rows - i);
