@@ -41,7 +41,7 @@ struct http {
     uv_poll_t poll; /* the library's epoll descriptor */
     uv_timer_t timer;
     uv_idle_t idle;
-    bool driving, again;
+    bool driving, again, closed;
 
     int listen_fd;
     uv_poll_t listen_poll;
@@ -554,7 +554,8 @@ static void close_handle(uv_handle_t *handle) {
 }
 
 void http_close(struct http *http) {
-    if (!http) return;
+    if (!http || http->closed) return;
+    http->closed = true;
     http_stop_listening(http);
     if (http->poll.data) uv_poll_stop(&http->poll); /* before the library closes its descriptor */
     if (http->watch_poll.data) uv_poll_stop(&http->watch_poll);
