@@ -148,12 +148,12 @@ static void the_raw_scan_sees_what_the_library_hides(void **state) {
         char *copy = guard_copy(CASES[i].bytes, CASES[i].len);
         const char *fault = http_headers_raw_fault(copy, CASES[i].len, 7, CASES[i].n_headers);
         if (CASES[i].good != !fault) fail_msg("case %zu: %s", i, fault ? fault : "accepted");
-        guard_free(copy);
+        guard_free(copy, CASES[i].len);
         for (size_t cut = 0; cut < CASES[i].len; cut++) {
             copy = guard_copy(CASES[i].bytes, cut);
             fault = http_headers_raw_fault(copy, cut, 7, CASES[i].n_headers);
             if (CASES[i].good && !fault) fail_msg("case %zu cut at %zu was accepted", i, cut);
-            guard_free(copy);
+            guard_free(copy, cut);
         }
     }
     assert_non_null(http_headers_raw_fault("GET", 3, SIZE_MAX, 0));
@@ -203,7 +203,7 @@ static void escapes_are_decoded_once_and_never_to_nul(void **state) {
         char out[8];
         char *copy = guard_copy(CASES[i].text, strlen(CASES[i].text));
         bool ok = http_headers_unescape(copy, strlen(CASES[i].text), out, sizeof out);
-        guard_free(copy);
+        guard_free(copy, strlen(CASES[i].text));
         if (ok != (CASES[i].out != NULL)) fail_msg("%s", CASES[i].text);
         if (ok) assert_string_equal(out, CASES[i].out);
     }
