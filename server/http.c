@@ -364,6 +364,8 @@ static void refuse_without_descriptors(struct http *http) {
 static void on_listen(uv_poll_t *poll, int status, int events) {
     (void)status, (void)events;
     struct http *http = poll->data;
+    /* Those that closed make room first. */
+    if (http->n_conns >= http->server->max_connections) http_drive(http);
     for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
         struct sockaddr_storage peer;
         socklen_t len = sizeof peer;
