@@ -182,7 +182,7 @@ struct segment {
     uint32_t pos;  /* position of the first row = number of positions before it in the KV */
     uint32_t n_rows;
     uint32_t n_proposed; /* the last n_proposed rows take their tokens from the slot's proposals */
-    uint32_t n_logits;   /* the last n_logits rows reach the lm_head */
+    uint32_t n_logits;   /* rows that reach the lm_head: the last n_logits (draft: the first) */
     uint32_t out_pos;    /* output position that the first row with logits decides (0 = first) */
     uint32_t prompt_len; /* tokens of the prompt: position = prompt_len + output position */
     const int32_t *tokens; /* [n_rows - n_proposed] */
