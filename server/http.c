@@ -364,8 +364,7 @@ static void refuse_without_descriptors(struct http *http) {
 static void on_listen(uv_poll_t *poll, int status, int events) {
     (void)status, (void)events;
     struct http *http = poll->data;
-    /* Those that closed make room first. */
-    if (http->n_conns >= http->server->max_connections) http_drive(http);
+    bool reaped = false;
     for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
         struct sockaddr_storage peer;
         socklen_t len = sizeof peer;
@@ -378,6 +377,10 @@ static void on_listen(uv_poll_t *poll, int status, int events) {
             }
             if (errno == EINTR || errno == ECONNABORTED) continue;
             break;
+        }
+        if (http->n_conns >= http->server->max_connections && !reaped) {
+            http_drive(http); /* those that closed make room first */
+            reaped = true;
         }
         if (http->n_conns >= http->server->max_connections) {
             refuse(http, fd, true);
