@@ -47,7 +47,7 @@ static void add_table(struct text *t, const char *name, uint64_t seed, bool inve
     text_addf(t, "}");
 }
 
-static struct model *make_model(uint64_t seed, enum drafter drafter) {
+static struct model *make_model(uint64_t seed, enum drafter drafter, uint32_t window) {
     struct text t = {0};
     text_addf(&t,
               "{\"vocab\":[\"a\",\"b\",\" c\",{\"hex\":\"C3\"},{\"hex\":\"A9\"},\"xy\",\"yx\","
@@ -60,7 +60,8 @@ static struct model *make_model(uint64_t seed, enum drafter drafter) {
     text_addf(&t, "}");
     struct model *model = NULL;
     struct err err;
-    if (scripted_model_from_json(t.data, t.len, &model, &err) != OK) fail_msg("%s", err.msg);
+    struct model_options options = {.path = "script", .window = window};
+    if (scripted_model_create(t.data, t.len, &options, &model, &err) != OK) fail_msg("%s", err.msg);
     free(t.data);
     return model;
 }
@@ -149,10 +150,30 @@ static struct engine *make_engine(struct model *model, uint32_t n_pages, int32_t
     return engine;
 }
 
+/* A greedy text, token by token, from the script's own logits: no engine, no sampler. */
+static void assert_greedy(const struct model *model, const struct request *request,
+                          const struct result *result) {
+    int32_t history[64 + MAX_OUTPUT];
+    float logits[VOCAB];
+    memcpy(history, request->prompt, request->n_prompt * sizeof *history);
+    const struct sampling *s = &request->sampling;
+    for (uint32_t i = 0; i < result->n_tokens; i++) {
+        scripted_logits(model, history, request->n_prompt + i, request->n_prompt, logits);
+        int32_t best = -1;
+        for (int32_t id = 0; id < VOCAB; id++) {
+            bool ends = (id == EOS && !s->ignore_eos) || (s->n_stop_ids && s->stop_ids[0] == id);
+            if (ends && i < s->min_tokens) continue;
+            if (best < 0 || logits[id] > logits[best]) best = id;
+        }
+        assert_int_equal(result->tokens[i], best);
+        history[request->n_prompt + i] = best;
+    }
+}
+
 /* Alone, no drafts, all the room: the definition. */
 static void run_alone(uint64_t model_seed, const struct request *requests, uint32_t n,
                       struct result *results) {
-    struct model *model = make_model(model_seed, DRAFTER_PERFECT);
+    struct model *model = make_model(model_seed, DRAFTER_PERFECT, 0);
     struct engine *engine = make_engine(model, 64, DRAFTS_OFF, 0, 1, 512);
     for (uint32_t i = 0; i < n; i++) {
         struct request request = requests[i];
@@ -162,6 +183,7 @@ static void run_alone(uint64_t model_seed, const struct request *requests, uint3
             drain(engine, results);
         drain(engine, results);
         assert_true(results[i].ended);
+        if (request.sampling.temperature == 0) assert_greedy(model, &request, &results[i]);
     }
     engine_destroy(engine);
     model_destroy(model);
@@ -194,7 +216,8 @@ static uint32_t run_scenario(uint64_t seed) {
     run_alone(seed, requests, n, want);
 
     enum drafter drafter = rng_below(&rng, N_DRAFTERS);
-    struct model *model = make_model(seed, drafter);
+    uint32_t window = rng_below(&rng, 3) == 0 ? 1 + rng_below(&rng, 20) : 0; /* Orthros streams */
+    struct model *model = make_model(seed, drafter, window);
     int32_t drafts = rng_below(&rng, 4) ? (int32_t)(2 + rng_below(&rng, BLOCK - 1)) : DRAFTS_OFF;
     uint32_t chunk = rng_below(&rng, 2) ? 1 + rng_below(&rng, 20) : 0;
     uint32_t n_pages = 8 + rng_below(&rng, 12); /* a request may need 6: preemption is common */
@@ -258,7 +281,7 @@ static void any_company_gives_the_text_of_decoding_alone(void **state) {
 /* ---- accepted length --------------------------------------------------------------------------- */
 
 static struct seq_stats run_greedy(enum drafter drafter, int32_t drafts, uint32_t n_tokens) {
-    struct model *model = make_model(7, drafter);
+    struct model *model = make_model(7, drafter, 0);
     struct engine *engine = make_engine(model, 64, drafts, 0, 4, 512);
     int32_t prompt[] = {0, 1, 2};
     struct request request = {.max_tokens = n_tokens, .n_prompt = 3, .prompt = prompt};
@@ -310,7 +333,7 @@ static void last_cycle_is_cut_to_the_token_limit(void **state) {
 
 static void decode_goes_on_while_a_long_prompt_prefills(void **state) {
     (void)state;
-    struct model *model = make_model(11, DRAFTER_PERFECT);
+    struct model *model = make_model(11, DRAFTER_PERFECT, 0);
     struct engine *engine = make_engine(model, 64, DRAFTS_OFF, 4, 4, 8);
     int32_t a[] = {1, 2}, b[100];
     for (int i = 0; i < 100; i++)
@@ -360,7 +383,7 @@ static void decode_goes_on_while_a_long_prompt_prefills(void **state) {
 
 static void full_queue_refuses_and_takes_again(void **state) {
     (void)state;
-    struct model *model = make_model(3, DRAFTER_PERFECT);
+    struct model *model = make_model(3, DRAFTER_PERFECT, 0);
     struct engine_config config;
     engine_config_defaults(&config);
     config.max_num_seqs = 1;
@@ -393,7 +416,7 @@ static void full_queue_refuses_and_takes_again(void **state) {
 
 static void prompt_that_can_never_fit_is_refused(void **state) {
     (void)state; /* S6-03 */
-    struct model *model = make_model(3, DRAFTER_PERFECT);
+    struct model *model = make_model(3, DRAFTER_PERFECT, 0);
     struct engine *engine = make_engine(model, 4, DRAFTS_OFF, 0, 4, 512);
     assert_int_equal(engine_info(engine)->max_model_len, 64);
     assert_non_null(engine_info(engine)->notice);
