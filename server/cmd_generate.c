@@ -168,6 +168,7 @@ int cmd_generate(const struct options *options) {
     struct tokens prompt = {0};
     struct result result = {0};
     struct request *request = NULL;
+    if (check_flags(options, &err)) return cmd_usage(&err);
     int rc = cmd_open(options, options->json, &offline, &err);
     if (rc) return cmd_fail(&err);
     rc = read_prompt(options, offline.model, &prompt, &err);
