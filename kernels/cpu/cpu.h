@@ -1,0 +1,200 @@
+/* cpu.h: the device of the CPU tables, and the operations in which they differ. Private to
+ * kernels/cpu.
+ *
+ * The stages (stages.c, draws.c) are the same for every CPU table: they walk rows, deal out tasks
+ * and call `ops` for the arithmetic. A table is one struct cpu_ops (ref: ops_ref.c; avx2:
+ * ops_avx2.c, gemm_avx2.c, attend_avx2.c).
+ *
+ * Activations are float32, row-major. A row of n numbers lies in align_up(n, GROUP) floats whose
+ * padding holds zeros, so that vector code needs no tail; logits alone have no padding.
+ *
+ *   KV memory    [page][layer][kv head][ K: PAGE_TOKENS x ep | V: PAGE_TOKENS x ep ]
+ *   scratch KV   [draft segment][page][kv head][ K | V ]        of the layer being computed
+ *
+ * with ep = head_dim rounded up to 16; the order inside K and V is the table's own. A draft block
+ * at positions pos .. pos + n - 1 lies in scratch pages whose first begins at the page border at or
+ * below pos; what the cache holds of that page is copied in front, so that attention sees one block
+ * table of whole pages and the same absolute positions as everywhere. */
+#ifndef GERYON_KERNELS_CPU_CPU_H
+#define GERYON_KERNELS_CPU_CPU_H
+
+#include "kernels/cpu/memory.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/kernels.h"
+
+enum {
+    GROUP = 32,     /* output columns of a weight that lie together, and depth of a K step */
+    ROW_BLOCK = 96, /* rows of one GEMM task: their activations stay in the second-level cache */
+    ATTEND_BLOCK = 128, /* positions of one softmax block */
+    QUERY_TILE = 32,    /* query rows (row x head) that share each page read, at most */
+    NONE = -1,
+};
+_Static_assert(ATTEND_BLOCK % PAGE_TOKENS == 0, "a page never straddles two blocks");
+
+/* A weight as a table keeps it. Vectors: rows = 1, float32 padded with zeros. */
+struct matrix {
+    void *data; /* NULL: the model has no such weight */
+    enum dtype dtype;
+    uint32_t rows, cols;
+    size_t group_bytes; /* one group of GROUP output columns (rows of the matrix) */
+};
+
+/* Rows that go through one matrix. */
+struct gemm_rows {
+    const float *x; /* [n_rows], stride ldx */
+    size_t ldx;
+    const float *sums; /* [n_rows][ldsums] sums of x over each K step; used by Q4_1 alone */
+    size_t ldsums;
+    uint32_t n_rows; /* 1 .. ROW_BLOCK */
+};
+
+struct device;
+
+struct cpu_ops {
+    /* Bytes of the packed matrix and of one group in it; then fill m->data. */
+    size_t (*matrix_bytes)(enum dtype dtype, uint32_t rows, uint32_t cols, size_t *group_bytes);
+    void (*matrix_pack)(const struct matrix *m, const struct tensor *src);
+    /* Row `row` widened into out [cols]: exactly dtype_to_f32. */
+    void (*matrix_row)(const struct matrix *m, uint32_t row, float *out);
+    /* sums[i] = sum of x[32 i .. 32 i + 31]. */
+    void (*step_sums)(const float *x, uint32_t n_steps, float *sums);
+    /* acc[i][j] = sum_k W[32 group + j][k] x[i][k]. */
+    void (*gemm_group)(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
+                       float (*acc)[GROUP]);
+    /* out = g * x / sqrt(mean(x^2) + eps) over n numbers; in place is fine. */
+    void (*rmsnorm)(const float *x, const float *g, uint32_t n, float eps, float *out);
+    /* gate[i] = silu(gate[i]) * up[i]; n a multiple of 8. */
+    void (*silu_mul)(float *gate, const float *up, uint32_t n);
+    /* Rotate pairs (m, m + half). */
+    void (*rope)(float *head, const float *cosines, const float *sines, uint32_t half);
+    /* Store k, v [head_dim] at position `at` of a page of one kv head, rounded to the KV type. */
+    void (*kv_store)(const struct device *dev, void *page, uint32_t at, const float *k,
+                     const float *v);
+    /* One tile of query rows against one kv head; scratch of attend_scratch bytes. */
+    void (*attend_tile)(struct device *dev, uint32_t layer, uint32_t tile, uint32_t kv_head,
+                        void *scratch);
+    size_t (*attend_scratch)(const struct device *dev);
+};
+
+/* Rows of one slot and view kind that attend together: base and output rows, or a draft block. */
+struct attend_tile {
+    uint32_t first, n_rows; /* into order[] */
+    uint32_t segment;       /* whose block table reaches farthest */
+};
+
+struct slot {
+    struct rules rules;
+    uint32_t n_asked;      /* rows of the last draft forward that were to propose */
+    uint32_t n_proposals;  /* how many tokens came of it */
+    uint32_t draft_logits; /* first of their rows in dev->draft_logits */
+    int32_t proposals[DRAFT_MAX];
+};
+
+struct device {
+    const struct cpu_ops *ops;
+    struct model_shape shape;
+    uint32_t group;                      /* query heads of a kv head */
+    uint32_t head_pad;                   /* ep */
+    uint32_t tile_rows;                  /* rows of an attention tile at most */
+    size_t ld_model, ld_q, ld_kv, ld_ff; /* padded row lengths */
+    float *cosines, *sines;              /* [max_position][head_dim / 2] */
+    struct pool *pool;
+    struct memory memory;
+    struct matrix *weights; /* [n_layers][WEIGHT_COUNT] */
+    bool reserved;
+
+    struct device_limits limits;
+    size_t head_bytes, layer_bytes, page_bytes; /* of KV memory */
+    uint32_t scratch_pages;                     /* pages of one draft block */
+    char *kv, *kv_scratch;
+
+    /* The forward at hand. */
+    struct forward fwd;
+    bool drafting;
+    uint32_t n_rows, n_kv_rows; /* rows that make K and V come first */
+    uint32_t n_logit_rows, n_tiles, n_accept;
+    int32_t *row_token;
+    uint32_t *row_pos, *row_segment, *row_lo, *row_hi; /* attends lo .. hi - 1 */
+    uint32_t *logit_row;                               /* its row */
+    uint32_t *order;                                   /* rows, tile by tile */
+    struct attend_tile *tiles;
+    uint32_t *segment_row, *segment_logit; /* first row and logit row of each segment */
+    uint32_t *segment_scratch;             /* draft: its number in kv_scratch */
+    int32_t *slot_segment[3];              /* [view][slot], NONE */
+    _Atomic uint64_t kv_pages_read;        /* (page, layer, kv head) reads, for tests */
+
+    /* Activations, [max_rows]. */
+    float *x, *u, *q, *k, *v, *o, *gate;
+    float *sums;
+    size_t ld_sums;
+    float *logits, *draft_logits; /* [max_logit_rows][vocab] */
+    float *last_logits;           /* the one that the last forward wrote */
+
+    struct slot *slots;
+    struct outcome *outcomes; /* [n_slots] */
+    bool accepted;
+    void **thread_scratch; /* attention, one a thread */
+    struct sample_scratch *thread_sample;
+};
+
+extern const struct cpu_ops cpu_ops_ref;
+#if defined(__x86_64__)
+extern const struct cpu_ops cpu_ops_avx2;
+#endif
+
+static inline const struct matrix *cpu_weight(const struct device *dev, enum weight which,
+                                              uint32_t layer) {
+    return &dev->weights[(size_t)layer * WEIGHT_COUNT + which];
+}
+
+/* The values of a vector, or NULL where the model has none. */
+static inline const float *cpu_vector(const struct device *dev, enum weight which, uint32_t layer) {
+    return cpu_weight(dev, which, layer)->data;
+}
+
+/* Page `index` of a segment's block table, in one layer: [kv head][K | V]. */
+static inline char *cpu_page(const struct device *dev, uint32_t segment, uint32_t layer,
+                             uint32_t index) {
+    const struct segment *s = &dev->fwd.segments[segment];
+    uint32_t own = s->pos / PAGE_TOKENS;
+    if (s->view == VIEW_DRAFT && index >= own)
+        return dev->kv_scratch +
+               ((size_t)dev->segment_scratch[segment] * dev->scratch_pages + index - own) *
+                   dev->layer_bytes;
+    return dev->kv + s->pages[index] * dev->page_bytes + layer * dev->layer_bytes;
+}
+
+/* weights.c */
+int cpu_load(struct device *dev, enum weight which, uint32_t layer, const struct tensor *src,
+             struct err *err);
+int cpu_check_weights(const struct device *dev, struct err *err); /* none missing? */
+
+/* device.c */
+int cpu_open(const struct cpu_ops *ops, const struct model_shape *shape, uint32_t n_threads,
+             struct device **out, struct err *err);
+void cpu_close(struct device *dev);
+size_t cpu_page_bytes(const struct device *dev, enum dtype kv_dtype);
+size_t cpu_workspace_bytes(const struct device *dev, const struct device_limits *limits);
+int cpu_reserve(struct device *dev, const struct device_limits *limits, struct err *err);
+void cpu_slot_set(struct device *dev, uint32_t slot, const struct rules *rules);
+void cpu_pages_clear(struct device *dev, const uint32_t *pages, uint32_t n_pages);
+void cpu_page_copy(struct device *dev, uint32_t from, uint32_t to);
+int cpu_read_logits(struct device *dev, uint32_t logit_row, float *out);
+
+/* rows.c */
+int cpu_begin(struct device *dev, const struct forward *fwd);
+int cpu_end(struct device *dev, struct outcome *out);
+
+/* stages.c */
+int cpu_embed(struct device *dev);
+int cpu_qkv(struct device *dev, uint32_t layer);
+int cpu_attend(struct device *dev, uint32_t layer);
+int cpu_out_residual(struct device *dev, uint32_t layer);
+int cpu_mlp(struct device *dev, uint32_t layer);
+int cpu_lm_head(struct device *dev);
+
+/* draws.c */
+int cpu_sample(struct device *dev);
+int cpu_accept(struct device *dev);
+
+#endif

@@ -1,0 +1,161 @@
+/* ops_ref.c: the arithmetic of the `ref` table: plain C, weights widened to float32 at load, every
+ * sum in double. It is the definition that the fast tables are tested against, so it is written to
+ * be checked by eye. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+static size_t matrix_bytes(enum dtype dtype, uint32_t rows, uint32_t cols, size_t *group_bytes) {
+    (void)dtype;
+    *group_bytes = (size_t)GROUP * cols * sizeof(float);
+    return (size_t)rows * cols * sizeof(float);
+}
+
+static void matrix_pack(const struct matrix *m, const struct tensor *src) {
+    dtype_to_f32(src->dtype, src->data, (size_t)m->rows * m->cols, m->data);
+}
+
+static const float *row_of(const struct matrix *m, uint32_t row) {
+    return (const float *)m->data + (size_t)row * m->cols;
+}
+
+static void matrix_row(const struct matrix *m, uint32_t row, float *out) {
+    memcpy(out, row_of(m, row), m->cols * sizeof *out);
+}
+
+static void step_sums(const float *x, uint32_t n_steps, float *sums) {
+    for (uint32_t i = 0; i < n_steps; i++) {
+        double sum = 0;
+        for (uint32_t k = 0; k < GROUP; k++)
+            sum += (double)x[i * GROUP + k];
+        sums[i] = (float)sum;
+    }
+}
+
+static double dot(const float *a, const float *b, uint32_t n) {
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static void gemm_group(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
+                       float (*acc)[GROUP]) {
+    for (uint32_t i = 0; i < in->n_rows; i++)
+        for (uint32_t j = 0; j < GROUP; j++) {
+            uint32_t row = group * GROUP + j;
+            acc[i][j] =
+                row < m->rows ? (float)dot(row_of(m, row), in->x + i * in->ldx, m->cols) : 0;
+        }
+}
+
+static void rmsnorm(const float *x, const float *g, uint32_t n, float eps, float *out) {
+    double inverse = 1 / sqrt(dot(x, x, n) / n + (double)eps);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (float)((double)g[i] * (double)x[i] * inverse);
+}
+
+static void silu_mul(float *gate, const float *up, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        double z = (double)gate[i];
+        gate[i] = (float)(z / (1 + exp(-z)) * (double)up[i]);
+    }
+}
+
+static void rope(float *head, const float *cosines, const float *sines, uint32_t half) {
+    for (uint32_t m = 0; m < half; m++) {
+        double a = (double)head[m], b = (double)head[m + half];
+        double c = (double)cosines[m], s = (double)sines[m];
+        head[m] = (float)(a * c - b * s);
+        head[m + half] = (float)(b * c + a * s);
+    }
+}
+
+/* ---- attention: K and V as [position][head_pad] ----------------------------------------------- */
+
+static void kv_store(const struct device *dev, void *page, uint32_t at, const float *k,
+                     const float *v) {
+    enum dtype dtype = dev->limits.kv_dtype;
+    size_t row = dtype_row_bytes(dtype, dev->head_pad);
+    char *to = (char *)page + at * row;
+    dtype_from_f32(dtype, k, dev->shape.head_dim, to);
+    dtype_from_f32(dtype, v, dev->shape.head_dim, to + PAGE_TOKENS * row);
+}
+
+/* Scratch: a widened K or V row, output sums, and one score a position. */
+struct ref_scratch {
+    double *scores, *sum;
+    float *row;
+};
+
+static struct ref_scratch cut_scratch(const struct device *dev, struct carve *c) {
+    struct ref_scratch s;
+    s.scores = carve(c, dev->shape.max_position + DRAFT_MAX, sizeof *s.scores);
+    s.sum = carve(c, dev->shape.head_dim, sizeof *s.sum);
+    s.row = carve(c, dev->shape.head_dim, sizeof *s.row);
+    return s;
+}
+
+static size_t attend_scratch(const struct device *dev) {
+    struct carve c = {0};
+    cut_scratch(dev, &c);
+    return c.used;
+}
+
+/* K (v = false) or V of position t, widened. */
+static void kv_load(const struct device *dev, uint32_t segment, uint32_t layer, uint32_t kv_head,
+                    uint32_t t, bool v, float *out) {
+    size_t row = dtype_row_bytes(dev->limits.kv_dtype, dev->head_pad);
+    const char *page = cpu_page(dev, segment, layer, t / PAGE_TOKENS) + kv_head * dev->head_bytes;
+    page += (v ? PAGE_TOKENS * row : 0) + t % PAGE_TOKENS * row;
+    dtype_to_f32(dev->limits.kv_dtype, page, dev->shape.head_dim, out);
+}
+
+static void attend_row(const struct device *dev, uint32_t layer, uint32_t row, uint32_t head,
+                       const struct ref_scratch *s) {
+    uint32_t e = dev->shape.head_dim, g = head / dev->group, segment = dev->row_segment[row];
+    uint32_t lo = dev->row_lo[row], hi = dev->row_hi[row];
+    const float *q = dev->q + row * dev->ld_q + head * e;
+    double most = -INFINITY, total = 0;
+    for (uint32_t t = lo; t < hi; t++) {
+        kv_load(dev, segment, layer, g, t, false, s->row);
+        s->scores[t - lo] = dot(q, s->row, e) / sqrt((double)e);
+        if (!(s->scores[t - lo] <= most)) most = s->scores[t - lo];
+    }
+    memset(s->sum, 0, e * sizeof *s->sum);
+    for (uint32_t t = lo; t < hi; t++) {
+        double p = exp(s->scores[t - lo] - most);
+        kv_load(dev, segment, layer, g, t, true, s->row);
+        total += p;
+        for (uint32_t i = 0; i < e; i++)
+            s->sum[i] += p * (double)s->row[i];
+    }
+    float *o = dev->o + row * dev->ld_q + head * e;
+    for (uint32_t i = 0; i < e; i++)
+        o[i] = (float)(s->sum[i] / total);
+}
+
+static void attend_tile(struct device *dev, uint32_t layer, uint32_t tile, uint32_t kv_head,
+                        void *scratch) {
+    struct carve c = {.base = scratch};
+    struct ref_scratch s = cut_scratch(dev, &c);
+    const struct attend_tile *t = &dev->tiles[tile];
+    for (uint32_t i = 0; i < t->n_rows; i++)
+        for (uint32_t h = 0; h < dev->group; h++)
+            attend_row(dev, layer, dev->order[t->first + i], kv_head * dev->group + h, &s);
+}
+
+const struct cpu_ops cpu_ops_ref = {
+    .matrix_bytes = matrix_bytes,
+    .matrix_pack = matrix_pack,
+    .matrix_row = matrix_row,
+    .step_sums = step_sums,
+    .gemm_group = gemm_group,
+    .rmsnorm = rmsnorm,
+    .silu_mul = silu_mul,
+    .rope = rope,
+    .kv_store = kv_store,
+    .attend_tile = attend_tile,
+    .attend_scratch = attend_scratch,
+};

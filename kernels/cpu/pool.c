@@ -1,0 +1,173 @@
+/* pool.c: see pool.h.
+ *
+ *   state: [ generation : 32 | tasks left : 32 ]   one word, so that a claim proves its generation
+ *
+ * A phase is published by storing a new generation with its number of tasks. A thread claims by
+ * compare-and-swap of (g, left) to (g, left - 1) and then owns task left - 1. While left > 0 the
+ * owner is still inside the phase, so fn and arg, read before the swap, belonged to generation g. A
+ * worker that sleeps, or wakes late, is never waited for: the phase ends when every task is done.
+ * (A barrier in which each worker arrives would wait for one that has lost its core.)
+ *
+ * Parking: a worker raises `sleepers`, looks at `state` once more and sleeps on `epoch`; the owner
+ * stores `state`, raises `epoch` and looks at `sleepers`. Both orders are sequentially consistent,
+ * so one of the two sees the other. The owner waits for `done` in the same way. */
+#include "kernels/cpu/pool.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    LINE = 128,        /* two cache lines: the hardware fetches them in pairs */
+    SPINS_IDLE = 1500, /* pauses before a worker parks: some 20 to 50 microseconds */
+    SPINS_DONE = 4000, /* pauses before the owner parks for the last tasks */
+};
+
+struct pool {
+    alignas(LINE) _Atomic uint64_t state;
+    alignas(LINE) _Atomic uint32_t done;
+    _Atomic uint32_t owner_sleeps;
+    alignas(LINE) _Atomic uint32_t epoch;
+    alignas(LINE) _Atomic uint32_t sleepers;
+    _Atomic bool stop;
+    alignas(LINE) _Atomic(pool_fn) fn;
+    _Atomic(void *) arg;
+    uint32_t generation; /* owner's */
+    uint32_t n_threads;
+    struct worker {
+        struct pool *pool;
+        uint32_t thread;
+        pthread_t id;
+    } workers[POOL_THREADS_MAX];
+};
+
+static void cpu_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#else
+    atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t seen) {
+    syscall(SYS_futex, (void *)word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word, int n) {
+    syscall(SYS_futex, (void *)word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+}
+
+/* Claim and run tasks of the current phase until none is left. */
+static void work(struct pool *pool, uint32_t thread) {
+    uint32_t n = 0;
+    uint64_t s = atomic_load(&pool->state);
+    while ((uint32_t)s > 0) {
+        pool_fn fn = atomic_load_explicit(&pool->fn, memory_order_relaxed);
+        void *arg = atomic_load_explicit(&pool->arg, memory_order_relaxed);
+        if (!atomic_compare_exchange_weak(&pool->state, &s, s - 1)) continue;
+        fn(arg, (uint32_t)s - 1, thread);
+        n++;
+        s = atomic_load(&pool->state);
+    }
+    if (n == 0) return;
+    atomic_fetch_add(&pool->done, n);
+    if (thread != 0 && atomic_load(&pool->owner_sleeps)) futex_wake(&pool->done, 1);
+}
+
+static void wait_for_phase(struct pool *pool) {
+    for (uint32_t i = 0; i < SPINS_IDLE; i++) {
+        if ((uint32_t)atomic_load_explicit(&pool->state, memory_order_relaxed) > 0) return;
+        if (atomic_load_explicit(&pool->stop, memory_order_relaxed)) return;
+        cpu_pause();
+    }
+    uint32_t epoch = atomic_load(&pool->epoch);
+    atomic_fetch_add(&pool->sleepers, 1);
+    if ((uint32_t)atomic_load(&pool->state) == 0 && !atomic_load(&pool->stop))
+        futex_wait(&pool->epoch, epoch);
+    atomic_fetch_sub(&pool->sleepers, 1);
+}
+
+static void *worker_main(void *arg) {
+    struct worker *worker = arg;
+    struct pool *pool = worker->pool;
+    while (!atomic_load(&pool->stop)) {
+        work(pool, worker->thread);
+        wait_for_phase(pool);
+    }
+    return NULL;
+}
+
+int pool_create(uint32_t n_threads, struct pool **out, struct err *err) {
+    if (n_threads < 1 || n_threads > POOL_THREADS_MAX)
+        return err_set(err, ERR_INVALID, "threads: %u, expected 1 .. %d", n_threads,
+                       POOL_THREADS_MAX);
+    struct pool *pool = aligned_alloc(LINE, align_up(sizeof *pool, LINE));
+    if (!pool)
+        return err_set(err, ERR_NOMEM, "threads: no memory for the pool (%zu bytes)", sizeof *pool);
+    memset((void *)pool, 0, sizeof *pool);
+    pool->n_threads = 1;
+    for (uint32_t i = 1; i < n_threads; i++) {
+        struct worker *worker = &pool->workers[i];
+        *worker = (struct worker){.pool = pool, .thread = i};
+        int rc = pthread_create(&worker->id, NULL, worker_main, worker);
+        if (rc != 0) {
+            pool_destroy(pool);
+            return err_set(err, ERR_IO, "threads: cannot start thread %u of %u: %s", i + 1,
+                           n_threads, strerror(rc));
+        }
+        pool->n_threads = i + 1;
+    }
+    *out = pool;
+    return OK;
+}
+
+void pool_destroy(struct pool *pool) {
+    if (!pool) return;
+    atomic_store(&pool->stop, true);
+    atomic_fetch_add(&pool->epoch, 1);
+    futex_wake(&pool->epoch, POOL_THREADS_MAX);
+    for (uint32_t i = 1; i < pool->n_threads; i++)
+        pthread_join(pool->workers[i].id, NULL);
+    free(pool);
+}
+
+uint32_t pool_threads(const struct pool *pool) {
+    return pool->n_threads;
+}
+
+static void wait_done(struct pool *pool, uint32_t n_tasks) {
+    uint32_t spins = 0;
+    for (uint32_t done; (done = atomic_load(&pool->done)) < n_tasks;) {
+        if (spins++ < SPINS_DONE) {
+            cpu_pause();
+            continue;
+        }
+        atomic_store(&pool->owner_sleeps, 1);
+        if (atomic_load(&pool->done) == done) futex_wait(&pool->done, done);
+        atomic_store(&pool->owner_sleeps, 0);
+    }
+}
+
+void pool_run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks) {
+    if (pool->n_threads == 1 || n_tasks <= 1) {
+        for (uint32_t t = 0; t < n_tasks; t++)
+            fn(arg, t, 0);
+        return;
+    }
+    ASSERT((uint32_t)atomic_load(&pool->state) == 0);
+    atomic_store(&pool->done, 0);
+    atomic_store_explicit(&pool->fn, fn, memory_order_relaxed);
+    atomic_store_explicit(&pool->arg, arg, memory_order_relaxed);
+    atomic_store(&pool->state, (uint64_t)++pool->generation << 32 | n_tasks);
+    atomic_fetch_add(&pool->epoch, 1);
+    if (atomic_load(&pool->sleepers) > 0) futex_wake(&pool->epoch, POOL_THREADS_MAX);
+    work(pool, 0);
+    wait_done(pool, n_tasks);
+}

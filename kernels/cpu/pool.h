@@ -1,0 +1,31 @@
+/* pool.h: the worker threads of a CPU device. One thread (the owner) hands out a phase of tasks and
+ * takes part in it; workers claim tasks from one counter, spin for some microseconds when there are
+ * none, then park in the kernel, so that an idle server costs nothing. */
+#ifndef GERYON_KERNELS_CPU_POOL_H
+#define GERYON_KERNELS_CPU_POOL_H
+
+#include <stdint.h>
+
+#include "kernels/base.h"
+
+enum { POOL_THREADS_MAX = 256 };
+
+struct pool; /* opaque: fields live in pool.c */
+
+/* A task: its number, and the number of the thread that runs it (0 = the owner), which names the
+ * scratch memory it may use. */
+typedef void (*pool_fn)(void *arg, uint32_t task, uint32_t thread);
+
+/* n_threads includes the caller: 1 makes no thread. ERR_INVALID, ERR_NOMEM, or ERR_IO when the
+ * system gives no more threads. */
+int pool_create(uint32_t n_threads, struct pool **out, struct err *err);
+/* Stops and joins the workers; NULL is fine. */
+void pool_destroy(struct pool *pool);
+
+uint32_t pool_threads(const struct pool *pool);
+
+/* Call fn(arg, t, thread) once for each t in 0 .. n_tasks - 1, in any order, and return when all
+ * have returned. What the tasks wrote is then visible to the caller. Owner only; not from a task. */
+void pool_run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks);
+
+#endif

@@ -1,0 +1,361 @@
+/* stages.c: the stages of a forward, in terms of the table's operations.
+ *
+ * Each stage is a few phases on the worker pool; a phase is a set of tasks over (matrix, block of
+ * rows, run of column groups) or over chunks of rows. How work is cut depends on row and thread
+ * counts; what one row's numbers are does not: every operation is defined row by row. */
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+/* ---- phases over rows ------------------------------------------------------------------------- */
+
+struct row_phase {
+    struct device *dev;
+    void (*fn)(struct row_phase *phase, uint32_t row);
+    uint32_t n_rows, chunk;
+    uint32_t layer;
+    enum weight norm; /* of norm_row */
+    const float *in;  /* [n_rows] */
+    size_t ld_in;
+    const uint32_t *gather; /* row i reads in[gather[i]]; NULL: in[i] */
+    bool sums;
+};
+
+static void row_task(void *arg, uint32_t task, uint32_t thread) {
+    (void)thread;
+    struct row_phase *phase = arg;
+    uint32_t row = task * phase->chunk, end = row + phase->chunk;
+    for (; row < end && row < phase->n_rows; row++)
+        phase->fn(phase, row);
+}
+
+/* A few rows are not worth waking a worker; chunks of 16 keep threads off each other's lines. */
+static void run_rows(struct row_phase *phase) {
+    uint32_t n = phase->n_rows, n_threads = pool_threads(phase->dev->pool);
+    phase->chunk = n <= 3 ? n : (uint32_t)div_ceil(n, 2 * n_threads);
+    if (phase->chunk > 16) phase->chunk = 16;
+    if (n) pool_run(phase->dev->pool, row_task, phase, (uint32_t)div_ceil(n, phase->chunk));
+}
+
+/* u[row] = RMSNorm(in[row]; norm), and the sums over K steps that 4-bit weights with minima need. */
+static void norm_row(struct row_phase *phase, uint32_t row) {
+    struct device *dev = phase->dev;
+    uint32_t from = phase->gather ? phase->gather[row] : row;
+    float *u = dev->u + row * dev->ld_model;
+    dev->ops->rmsnorm(phase->in + from * phase->ld_in, cpu_vector(dev, phase->norm, phase->layer),
+                      dev->shape.d_model, dev->shape.rms_eps, u);
+    if (phase->sums)
+        dev->ops->step_sums(u, (uint32_t)(dev->ld_model / GROUP), dev->sums + row * dev->ld_sums);
+}
+
+static void sums_row(struct row_phase *phase, uint32_t row) {
+    struct device *dev = phase->dev;
+    dev->ops->step_sums(phase->in + row * phase->ld_in, (uint32_t)(phase->ld_in / GROUP),
+                        dev->sums + row * dev->ld_sums);
+}
+
+/* ---- phases over matrices --------------------------------------------------------------------- */
+
+/* y[i] = W x[i] + bias (add: y[i] += that); with `up`: y = silu(W x + bias) * (up x + up_bias). */
+struct gemm_job {
+    const struct matrix *w, *up;
+    const float *bias, *up_bias; /* NULL: none */
+    const float *x;
+    size_t ldx;
+    float *y;
+    size_t ldy;
+    uint32_t n_rows;
+    bool add;
+    bool padded; /* y has room for whole groups, and wants zeros there */
+};
+
+struct gemm_phase {
+    struct device *dev;
+    uint32_t n_jobs, run; /* column groups a task takes */
+    struct gemm_job jobs[3];
+};
+
+static uint32_t job_groups(const struct gemm_job *job) {
+    return (uint32_t)div_ceil(job->w->rows, GROUP);
+}
+
+static uint32_t job_tasks(const struct gemm_job *job, uint32_t run) {
+    return (uint32_t)(div_ceil(job->n_rows, ROW_BLOCK) * div_ceil(job_groups(job), run));
+}
+
+/* What becomes of n columns of one row of accumulators. */
+static void finish_row(const struct gemm_job *job, uint32_t row, uint32_t col, uint32_t n,
+                       const float *acc) {
+    float *y = job->y + row * job->ldy + col;
+    const float *bias = job->bias ? job->bias + col : NULL;
+    if (job->add && bias)
+        for (uint32_t j = 0; j < n; j++)
+            y[j] += acc[j] + bias[j];
+    else if (job->add)
+        for (uint32_t j = 0; j < n; j++)
+            y[j] += acc[j];
+    else if (bias)
+        for (uint32_t j = 0; j < n; j++)
+            y[j] = acc[j] + bias[j];
+    else
+        memcpy(y, acc, n * sizeof *y);
+}
+
+static void gemm_columns(struct gemm_phase *phase, const struct gemm_job *job, uint32_t row0,
+                         uint32_t n_rows, uint32_t group) {
+    struct device *dev = phase->dev;
+    float acc[ROW_BLOCK][GROUP] __attribute__((aligned(MEMORY_ALIGN)));
+    struct gemm_rows in = {.x = job->x + row0 * job->ldx,
+                           .ldx = job->ldx,
+                           .sums = dev->sums + row0 * dev->ld_sums,
+                           .ldsums = dev->ld_sums,
+                           .n_rows = n_rows};
+    uint32_t col = group * GROUP, n = GROUP;
+    if (!job->padded && job->w->rows - col < GROUP) n = job->w->rows - col;
+    dev->ops->gemm_group(job->w, group, &in, acc);
+    for (uint32_t i = 0; i < n_rows; i++)
+        finish_row(job, row0 + i, col, n, acc[i]);
+    if (!job->up) return;
+    dev->ops->gemm_group(job->up, group, &in, acc);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        float *y = job->y + (row0 + i) * job->ldy + col;
+        if (job->up_bias)
+            for (uint32_t j = 0; j < n; j++)
+                acc[i][j] += job->up_bias[col + j];
+        dev->ops->silu_mul(y, acc[i], n);
+    }
+}
+
+static void gemm_task(void *arg, uint32_t task, uint32_t thread) {
+    (void)thread;
+    struct gemm_phase *phase = arg;
+    const struct gemm_job *job = phase->jobs;
+    for (uint32_t n; task >= (n = job_tasks(job, phase->run)); job++)
+        task -= n;
+    uint32_t n_runs = (uint32_t)div_ceil(job_groups(job), phase->run);
+    uint32_t row0 = task / n_runs * ROW_BLOCK, group = task % n_runs * phase->run;
+    uint32_t n_rows = job->n_rows - row0 < ROW_BLOCK ? job->n_rows - row0 : ROW_BLOCK;
+    uint32_t end = group + phase->run < job_groups(job) ? group + phase->run : job_groups(job);
+    for (; group < end; group++)
+        gemm_columns(phase, job, row0, n_rows, group);
+}
+
+/* About eight tasks a thread, so that a thread that loses its core costs little. */
+static void run_gemm(struct gemm_phase *phase) {
+    uint32_t n_tasks = 0, n_threads = pool_threads(phase->dev->pool);
+    for (uint32_t i = 0; i < phase->n_jobs; i++)
+        n_tasks += job_tasks(&phase->jobs[i], 1);
+    phase->run = n_tasks / (8 * n_threads);
+    if (phase->run < 1) phase->run = 1;
+    if (phase->run > 16) phase->run = 16;
+    n_tasks = 0;
+    for (uint32_t i = 0; i < phase->n_jobs; i++)
+        n_tasks += job_tasks(&phase->jobs[i], phase->run);
+    pool_run(phase->dev->pool, gemm_task, phase, n_tasks);
+}
+
+static bool needs_sums(const struct matrix *m) {
+    return m->dtype == DTYPE_Q4_1;
+}
+
+/* ---- embed ------------------------------------------------------------------------------------ */
+
+static void embed_row(struct row_phase *phase, uint32_t row) {
+    struct device *dev = phase->dev;
+    float *x = dev->x + row * dev->ld_model;
+    dev->ops->matrix_row(cpu_weight(dev, WEIGHT_EMBED, 0), (uint32_t)dev->row_token[row], x);
+    memset(x + dev->shape.d_model, 0, (dev->ld_model - dev->shape.d_model) * sizeof *x);
+}
+
+int cpu_embed(struct device *dev) {
+    struct row_phase phase = {.dev = dev, .fn = embed_row, .n_rows = dev->n_rows};
+    run_rows(&phase);
+    return OK;
+}
+
+/* ---- qkv -------------------------------------------------------------------------------------- */
+
+/* q' = scale * q + shift of the row's view; a missing vector is the identity. */
+static void affine(const struct device *dev, uint32_t layer, enum view view, float *q) {
+    bool base = view == VIEW_BASE;
+    const float *scale =
+        cpu_vector(dev, base ? WEIGHT_AFFINE_BASE_SCALE : WEIGHT_AFFINE_OUTPUT_SCALE, layer);
+    const float *shift =
+        cpu_vector(dev, base ? WEIGHT_AFFINE_BASE_SHIFT : WEIGHT_AFFINE_OUTPUT_SHIFT, layer);
+    uint32_t n = dev->shape.n_heads * dev->shape.head_dim;
+    for (uint32_t i = 0; scale && i < n; i++)
+        q[i] *= scale[i];
+    for (uint32_t i = 0; shift && i < n; i++)
+        q[i] += shift[i];
+}
+
+static void norm_and_rotate(const struct device *dev, float *heads, uint32_t n_heads,
+                            const float *norm, uint32_t pos) {
+    uint32_t e = dev->shape.head_dim, half = e / 2;
+    const float *cosines = dev->cosines + (size_t)pos * half;
+    const float *sines = dev->sines + (size_t)pos * half;
+    for (uint32_t h = 0; h < n_heads; h++, heads += e) {
+        if (norm) dev->ops->rmsnorm(heads, norm, e, dev->shape.rms_eps, heads);
+        dev->ops->rope(heads, cosines, sines, half);
+    }
+}
+
+static void head_row(struct row_phase *phase, uint32_t row) {
+    struct device *dev = phase->dev;
+    uint32_t layer = phase->layer, pos = dev->row_pos[row], segment = dev->row_segment[row];
+    enum view view = dev->fwd.segments[segment].view;
+    bool draft = view == VIEW_DRAFT;
+    float *q = dev->q + row * dev->ld_q, *k = dev->k + row * dev->ld_kv;
+    const float *v = dev->v + row * dev->ld_kv;
+    if (dev->shape.orthros && !draft) affine(dev, layer, view, q);
+    norm_and_rotate(dev, q, dev->shape.n_heads,
+                    cpu_vector(dev, draft ? WEIGHT_Q_DIFF_NORM : WEIGHT_Q_NORM, layer), pos);
+    if (view == VIEW_OUTPUT) return;
+    norm_and_rotate(dev, k, dev->shape.n_kv_heads,
+                    cpu_vector(dev, draft ? WEIGHT_K_DIFF_NORM : WEIGHT_K_NORM, layer), pos);
+    char *page = cpu_page(dev, segment, layer, pos / PAGE_TOKENS);
+    for (uint32_t g = 0; g < dev->shape.n_kv_heads; g++) {
+        size_t at = (size_t)g * dev->shape.head_dim;
+        dev->ops->kv_store(dev, page + g * dev->head_bytes, pos % PAGE_TOKENS, k + at, v + at);
+    }
+}
+
+/* The first scratch page of a draft block begins with what the cache holds of that page. */
+static void start_scratch(struct device *dev, uint32_t layer) {
+    for (uint32_t i = 0; i < dev->fwd.n_segments; i++) {
+        const struct segment *s = &dev->fwd.segments[i];
+        if (s->pos % PAGE_TOKENS == 0) continue;
+        const char *cached = dev->kv + s->pages[s->pos / PAGE_TOKENS] * dev->page_bytes;
+        memcpy(cpu_page(dev, i, layer, s->pos / PAGE_TOKENS), cached + layer * dev->layer_bytes,
+               dev->layer_bytes);
+    }
+}
+
+static struct gemm_job projection(const struct device *dev, uint32_t layer, enum weight weight,
+                                  enum weight bias, uint32_t n_rows, float *y, size_t ldy) {
+    return (struct gemm_job){.w = cpu_weight(dev, weight, layer),
+                             .bias = cpu_vector(dev, bias, layer),
+                             .x = dev->u,
+                             .ldx = dev->ld_model,
+                             .y = y,
+                             .ldy = ldy,
+                             .n_rows = n_rows,
+                             .padded = true};
+}
+
+int cpu_qkv(struct device *dev, uint32_t layer) {
+    bool d = dev->drafting;
+    struct gemm_phase gemm = {.dev = dev, .n_jobs = 3};
+    gemm.jobs[0] =
+        projection(dev, layer, d ? WEIGHT_Q_DIFF : WEIGHT_Q, d ? WEIGHT_Q_DIFF_BIAS : WEIGHT_Q_BIAS,
+                   dev->n_rows, dev->q, dev->ld_q);
+    gemm.jobs[1] =
+        projection(dev, layer, d ? WEIGHT_K_DIFF : WEIGHT_K, d ? WEIGHT_K_DIFF_BIAS : WEIGHT_K_BIAS,
+                   dev->n_kv_rows, dev->k, dev->ld_kv);
+    gemm.jobs[2] =
+        projection(dev, layer, d ? WEIGHT_V_DIFF : WEIGHT_V, d ? WEIGHT_V_DIFF_BIAS : WEIGHT_V_BIAS,
+                   dev->n_kv_rows, dev->v, dev->ld_kv);
+    struct row_phase norm = {.dev = dev,
+                             .fn = norm_row,
+                             .n_rows = dev->n_rows,
+                             .layer = layer,
+                             .norm = WEIGHT_ATTN_NORM,
+                             .in = dev->x,
+                             .ld_in = dev->ld_model};
+    for (int i = 0; i < 3; i++)
+        norm.sums |= needs_sums(gemm.jobs[i].w);
+    run_rows(&norm);
+    run_gemm(&gemm);
+    if (d) start_scratch(dev, layer);
+    struct row_phase heads = {.dev = dev, .fn = head_row, .n_rows = dev->n_rows, .layer = layer};
+    run_rows(&heads);
+    return OK;
+}
+
+/* ---- attend ----------------------------------------------------------------------------------- */
+
+struct attend_phase {
+    struct device *dev;
+    uint32_t layer;
+};
+
+static void attend_task(void *arg, uint32_t task, uint32_t thread) {
+    struct attend_phase *phase = arg;
+    struct device *dev = phase->dev;
+    uint32_t n_heads = dev->shape.n_kv_heads;
+    dev->ops->attend_tile(dev, phase->layer, task / n_heads, task % n_heads,
+                          dev->thread_scratch[thread]);
+}
+
+int cpu_attend(struct device *dev, uint32_t layer) {
+    struct attend_phase phase = {.dev = dev, .layer = layer};
+    pool_run(dev->pool, attend_task, &phase, dev->n_tiles * dev->shape.n_kv_heads);
+    return OK;
+}
+
+int cpu_out_residual(struct device *dev, uint32_t layer) {
+    struct gemm_phase gemm = {.dev = dev, .n_jobs = 1};
+    gemm.jobs[0] = projection(dev, layer, dev->drafting ? WEIGHT_O_DIFF : WEIGHT_O,
+                              dev->drafting ? WEIGHT_O_DIFF_BIAS : WEIGHT_O_BIAS, dev->n_rows,
+                              dev->x, dev->ld_model);
+    gemm.jobs[0].x = dev->o;
+    gemm.jobs[0].ldx = dev->ld_q;
+    gemm.jobs[0].add = true;
+    struct row_phase sums = {
+        .dev = dev, .fn = sums_row, .n_rows = dev->n_rows, .in = dev->o, .ld_in = dev->ld_q};
+    if (needs_sums(gemm.jobs[0].w)) run_rows(&sums);
+    run_gemm(&gemm);
+    return OK;
+}
+
+/* ---- mlp, lm_head ----------------------------------------------------------------------------- */
+
+int cpu_mlp(struct device *dev, uint32_t layer) {
+    struct gemm_phase in = {.dev = dev, .n_jobs = 1}, out = {.dev = dev, .n_jobs = 1};
+    in.jobs[0] =
+        projection(dev, layer, WEIGHT_GATE, WEIGHT_GATE_BIAS, dev->n_rows, dev->gate, dev->ld_ff);
+    in.jobs[0].up = cpu_weight(dev, WEIGHT_UP, layer);
+    in.jobs[0].up_bias = cpu_vector(dev, WEIGHT_UP_BIAS, layer);
+    out.jobs[0] =
+        projection(dev, layer, WEIGHT_DOWN, WEIGHT_DOWN_BIAS, dev->n_rows, dev->x, dev->ld_model);
+    out.jobs[0].x = dev->gate;
+    out.jobs[0].ldx = dev->ld_ff;
+    out.jobs[0].add = true;
+    struct row_phase norm = {.dev = dev,
+                             .fn = norm_row,
+                             .n_rows = dev->n_rows,
+                             .layer = layer,
+                             .norm = WEIGHT_MLP_NORM,
+                             .in = dev->x,
+                             .ld_in = dev->ld_model,
+                             .sums = needs_sums(in.jobs[0].w) || needs_sums(in.jobs[0].up)};
+    run_rows(&norm);
+    run_gemm(&in);
+    struct row_phase sums = {
+        .dev = dev, .fn = sums_row, .n_rows = dev->n_rows, .in = dev->gate, .ld_in = dev->ld_ff};
+    if (needs_sums(out.jobs[0].w)) run_rows(&sums);
+    run_gemm(&out);
+    return OK;
+}
+
+int cpu_lm_head(struct device *dev) {
+    enum weight which = dev->shape.tied_head ? WEIGHT_EMBED : WEIGHT_LM_HEAD;
+    struct gemm_phase gemm = {.dev = dev, .n_jobs = 1};
+    gemm.jobs[0] = (struct gemm_job){.w = cpu_weight(dev, which, 0),
+                                     .x = dev->u,
+                                     .ldx = dev->ld_model,
+                                     .y = dev->last_logits,
+                                     .ldy = dev->shape.vocab_size,
+                                     .n_rows = dev->n_logit_rows};
+    struct row_phase norm = {.dev = dev,
+                             .fn = norm_row,
+                             .n_rows = dev->n_logit_rows,
+                             .norm = WEIGHT_FINAL_NORM,
+                             .in = dev->x,
+                             .ld_in = dev->ld_model,
+                             .gather = dev->logit_row,
+                             .sums = needs_sums(gemm.jobs[0].w)};
+    run_rows(&norm);
+    run_gemm(&gemm);
+    return OK;
+}

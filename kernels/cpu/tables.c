@@ -1,0 +1,57 @@
+/* tables.c: the CPU tables, and the choice among them. */
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+#define CPU_TABLE(NAME, OPEN)                                                               \
+    {                                                                                       \
+        .name = (NAME), .open = (OPEN), .close = cpu_close, .load = cpu_load,               \
+        .page_bytes = cpu_page_bytes, .workspace_bytes = cpu_workspace_bytes,               \
+        .reserve = cpu_reserve, .slot_set = cpu_slot_set, .pages_clear = cpu_pages_clear,   \
+        .page_copy = cpu_page_copy, .begin = cpu_begin, .embed = cpu_embed, .qkv = cpu_qkv, \
+        .attend = cpu_attend, .out_residual = cpu_out_residual, .mlp = cpu_mlp,             \
+        .lm_head = cpu_lm_head, .sample = cpu_sample, .accept = cpu_accept, .end = cpu_end, \
+        .read_logits = cpu_read_logits                                                      \
+    }
+
+static int open_ref(const struct model_shape *shape, uint32_t n_threads, struct device **out,
+                    struct err *err) {
+    return cpu_open(&cpu_ops_ref, shape, n_threads, out, err);
+}
+
+const struct kernels *kernels_ref(void) {
+    static const struct kernels table = CPU_TABLE("ref", open_ref);
+    return &table;
+}
+
+#if defined(__x86_64__)
+static int open_avx2(const struct model_shape *shape, uint32_t n_threads, struct device **out,
+                     struct err *err) {
+    return cpu_open(&cpu_ops_avx2, shape, n_threads, out, err);
+}
+
+const struct kernels *kernels_avx2(void) {
+    static const struct kernels table = CPU_TABLE("avx2", open_avx2);
+    __builtin_cpu_init();
+    bool supported = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                     __builtin_cpu_supports("f16c");
+    return supported ? &table : NULL;
+}
+#else
+const struct kernels *kernels_avx2(void) {
+    return NULL;
+}
+#endif
+
+const struct kernels *kernels_find(const char *name, struct err *err) {
+    const struct kernels *avx2 = kernels_avx2();
+    if (strcmp(name, "auto") == 0) return avx2 ? avx2 : kernels_ref();
+    if (strcmp(name, "ref") == 0) return kernels_ref();
+    if (strcmp(name, "avx2") == 0) {
+        if (!avx2)
+            err_set(err, ERR_INVALID, "kernels: avx2: this processor lacks AVX2, FMA or F16C");
+        return avx2;
+    }
+    err_set(err, ERR_INVALID, "kernels: '%.60s', expected auto, ref or avx2", name);
+    return NULL;
+}

@@ -1,0 +1,286 @@
+/* A tiny random model through all stages: the fast tables against ref, and row invariance: a row's
+ * bits depend on its own sequence alone. */
+#include "tests/unit/tiny_model.h"
+
+static const struct kernels *tables[2];
+static uint32_t n_tables;
+
+static float *logits_of(uint32_t n) {
+    return calloc((size_t)n * 320, sizeof(float));
+}
+
+/* Two tables in float32, 2 layers: rounding of sums of about 100 terms, carried through. */
+static const double ROUNDING = 2e-4;
+
+static void compare_with_ref(const struct tiny_options *o, const char *what) {
+    if (n_tables < 2) skip();
+    struct tiny ref = tiny_open(tables[0], o), fast = tiny_open(tables[1], o);
+    struct tiny_sequence s = tiny_sequence(0, 150, 7, 0, 1);
+    float *a = logits_of(150), *b = logits_of(150);
+    tiny_prefill(&ref, &s, 150 / (o->orthros ? 2 : 1), a);
+    tiny_prefill(&fast, &s, 150 / (o->orthros ? 2 : 1), b);
+    assert_close(b, a, (size_t)150 * o->vocab, ROUNDING, ROUNDING, what);
+    free(a);
+    free(b);
+    tiny_close(&ref);
+    tiny_close(&fast);
+}
+
+static void avx2_matches_ref_in_every_weight_type(void **state) {
+    (void)state;
+    for (enum dtype w = 0; w < DTYPE_COUNT; w++) {
+        struct tiny_options o = tiny_defaults();
+        o.weights = w;
+        compare_with_ref(&o, dtype_name(w));
+        o.biases = o.untied = true;
+        o.head_norms = false;
+        compare_with_ref(&o, dtype_name(w));
+    }
+}
+
+static void avx2_matches_ref_in_odd_shapes(void **state) {
+    (void)state;
+    const uint32_t dims[] = {2, 6, 12, 20, 48};
+    for (size_t i = 0; i < ARRAY_LEN(dims); i++) {
+        struct tiny_options o = tiny_defaults();
+        o.head_dim = dims[i];
+        o.vocab = 289; /* one column into its last group */
+        compare_with_ref(&o, "odd head_dim");
+    }
+}
+
+static void avx2_matches_ref_in_orthros_models(void **state) {
+    (void)state;
+    const uint32_t windows[] = {1, 8, 20, 130};
+    for (size_t i = 0; i < ARRAY_LEN(windows); i++) {
+        struct tiny_options o = tiny_defaults();
+        o.orthros = true;
+        o.window = windows[i];
+        compare_with_ref(&o, "orthros");
+    }
+}
+
+/* bf16 KV rounds values that differ in their last bit to neighbours 2^-8 apart now and then. */
+static void avx2_matches_ref_with_bf16_kv(void **state) {
+    (void)state;
+    if (n_tables < 2) skip();
+    struct tiny_options o = tiny_defaults();
+    o.kv = DTYPE_BF16;
+    struct tiny ref = tiny_open(tables[0], &o), fast = tiny_open(tables[1], &o);
+    struct tiny_sequence s = tiny_sequence(0, 150, 7, 0, 1);
+    float *a = logits_of(150), *b = logits_of(150);
+    tiny_prefill(&ref, &s, 150, a);
+    tiny_prefill(&fast, &s, 150, b);
+    assert_close(b, a, (size_t)150 * 320, 5e-2, 5e-2, "bf16 kv");
+    free(a);
+    free(b);
+    tiny_close(&ref);
+    tiny_close(&fast);
+}
+
+/* ---- row invariance --------------------------------------------------------------------------- */
+
+/* Rows of s one or more at a time while other sequences prefill and decode in the same forwards. */
+static void prefill_among_others(struct tiny *t, const struct tiny_sequence *s, float *out) {
+    struct tiny_sequence a = tiny_sequence(1, 200, 100, 40, 1),
+                         b = tiny_sequence(4, 200, 101, 60, 1);
+    bool orthros = t->shape.orthros;
+    uint32_t at_a = 0, at_b = 0, vocab = t->shape.vocab_size;
+    for (uint32_t pos = 0, step = 0; pos < s->n_tokens; step++) {
+        uint32_t n = 1 + step % 5 * 3;
+        if (n > s->n_tokens - pos) n = s->n_tokens - pos;
+        uint32_t na = 1 + step % 4, nb = 2;
+        struct segment all[6] = {
+            tiny_segment(&a, VIEW_BASE, at_a, na, orthros ? 0 : 1),
+            tiny_segment(s, VIEW_BASE, pos, n, orthros ? 0 : n),
+            tiny_segment(&b, VIEW_BASE, at_b, nb, orthros ? 0 : nb),
+            tiny_segment(&b, VIEW_OUTPUT, at_b, nb, nb),
+            tiny_segment(&a, VIEW_OUTPUT, at_a + na - 1, 1, 1),
+            tiny_segment(s, VIEW_OUTPUT, pos, n, n),
+        };
+        tiny_forward(t, all, orthros ? 6 : 3);
+        tiny_logits(t, orthros ? 3 : 1, n, out + (size_t)pos * vocab);
+        tiny_end(t);
+        at_a += na, at_b += nb, pos += n;
+    }
+}
+
+static void rows_do_not_depend_on_company(const struct tiny_options *options) {
+    enum { N = 145 };
+    float *whole = logits_of(N), *other = logits_of(N);
+    size_t n = (size_t)N * options->vocab;
+    for (uint32_t i = 0; i < n_tables; i++) {
+        struct tiny_options o = *options;
+        struct tiny t = tiny_open(tables[i], &o);
+        struct tiny_sequence s = tiny_sequence(2, N, 5, 0, 1);
+        tiny_prefill(&t, &s, o.orthros ? 73 : N, whole);
+        s = tiny_sequence(2, N, 5, 30, 1);
+        tiny_prefill(&t, &s, 7, other);
+        assert_same_bits(other, whole, n, "chunks of 7");
+        s = tiny_sequence(3, N, 5, 3, 7); /* scattered pages; slot 3 */
+        tiny_prefill(&t, &s, 1, other);
+        assert_same_bits(other, whole, n, "one by one in scattered pages");
+        tiny_close(&t);
+
+        o.n_threads = 2;
+        t = tiny_open(tables[i], &o);
+        tiny_prefill(&t, &s, o.orthros ? 100 : N, other);
+        assert_same_bits(other, whole, n, "two threads");
+        memset(t.dev->kv, 0xff, TINY_PAGES * t.dev->page_bytes);
+        s = tiny_sequence(0, N, 5, 5, 1);
+        prefill_among_others(&t, &s, other);
+        assert_same_bits(other, whole, n, "among others");
+        tiny_close(&t);
+    }
+    free(whole);
+    free(other);
+}
+
+static void standard_rows_do_not_depend_on_company(void **state) {
+    (void)state;
+    for (enum dtype w = 0; w < DTYPE_COUNT; w++) {
+        struct tiny_options o = tiny_defaults();
+        o.weights = w;
+        o.biases = w % 2;
+        o.kv = w % 2 ? DTYPE_BF16 : DTYPE_F32;
+        rows_do_not_depend_on_company(&o);
+    }
+}
+
+static void orthros_rows_do_not_depend_on_company(void **state) {
+    (void)state;
+    for (int kv = 0; kv < 2; kv++) {
+        struct tiny_options o = tiny_defaults();
+        o.orthros = true;
+        o.window = 20;
+        o.weights = DTYPE_Q4_1;
+        o.kv = kv ? DTYPE_BF16 : DTYPE_F32;
+        rows_do_not_depend_on_company(&o);
+    }
+}
+
+static void wide_identity_orthros_equals_the_standard_model(void **state) {
+    (void)state;
+    float *standard = logits_of(140), *dual = logits_of(140);
+    for (uint32_t i = 0; i < n_tables; i++) {
+        struct tiny_options o = tiny_defaults();
+        struct tiny_sequence s = tiny_sequence(0, 140, 3, 0, 1);
+        struct tiny t = tiny_open(tables[i], &o);
+        tiny_prefill(&t, &s, 140, standard);
+        tiny_close(&t);
+        o.orthros = o.identity_affine = true;
+        o.window = 140;
+        t = tiny_open(tables[i], &o);
+        tiny_prefill(&t, &s, 35, dual);
+        tiny_close(&t);
+        assert_same_bits(dual, standard, (size_t)140 * 320, tables[i]->name);
+    }
+    free(standard);
+    free(dual);
+}
+
+static void copied_pages_serve_a_second_sequence(void **state) {
+    (void)state;
+    float *whole = logits_of(60), *second = logits_of(60);
+    for (uint32_t i = 0; i < n_tables; i++) {
+        struct tiny_options o = tiny_defaults();
+        struct tiny t = tiny_open(tables[i], &o);
+        struct tiny_sequence s = tiny_sequence(0, 60, 3, 0, 1), copy = s;
+        tiny_prefill(&t, &s, 60, whole);
+        copy.slot = 1;
+        copy.pages[2] = 50; /* shares pages 0 and 1; has its own copy of the third, cut at 40 */
+        copy.pages[3] = 51;
+        t.k->page_copy(t.dev, s.pages[2], 50);
+        struct segment rest = tiny_segment(&copy, VIEW_BASE, 40, 20, 20);
+        tiny_forward(&t, &rest, 1);
+        tiny_logits(&t, 0, 20, second);
+        tiny_end(&t);
+        assert_same_bits(second, whole + (size_t)40 * 320, (size_t)20 * 320, tables[i]->name);
+        tiny_close(&t);
+    }
+    free(whole);
+    free(second);
+}
+
+static void cleared_pages_hold_zeros(void **state) {
+    (void)state;
+    struct tiny_options o = tiny_defaults();
+    struct tiny t = tiny_open(tables[0], &o);
+    const uint32_t pages[] = {3, 9};
+    t.k->pages_clear(t.dev, pages, 2);
+    for (uint32_t p = 2; p < 11; p++) {
+        const char *page = t.dev->kv + p * t.dev->page_bytes;
+        bool clear = p == 3 || p == 9;
+        for (size_t i = 0; i < t.dev->page_bytes; i++)
+            assert_int_equal((unsigned char)page[i], clear ? 0 : 0xff);
+    }
+    tiny_close(&t);
+}
+
+/* ---- cost: pages read ------------------------------------------------------------------------- */
+
+static uint64_t pages_of_prefill(uint32_t n_tokens, uint32_t window) {
+    struct tiny_options o = tiny_defaults();
+    o.orthros = true;
+    o.window = window;
+    struct tiny t = tiny_open(tables[1], &o);
+    struct tiny_sequence s = tiny_sequence(0, n_tokens, 3, 0, 1);
+    uint64_t before = t.dev->kv_pages_read;
+    for (uint32_t pos = 0; pos < n_tokens; pos += 100) {
+        struct segment chunk = tiny_segment(&s, VIEW_BASE, pos, 100, 0);
+        tiny_forward(&t, &chunk, 1);
+        tiny_end(&t);
+    }
+    uint64_t n = t.dev->kv_pages_read - before;
+    tiny_close(&t);
+    return n;
+}
+
+static void windowed_prefill_reads_pages_in_linear_time(void **state) {
+    (void)state;
+    if (n_tables < 2) skip();
+    uint64_t n200 = pages_of_prefill(200, 16), n400 = pages_of_prefill(400, 16);
+    uint64_t full = pages_of_prefill(400, 400);
+    assert_true(n400 <= 2 * n200 + n200 / 4);
+    assert_true(full > 3 * n400);
+}
+
+static void rows_of_a_position_share_each_page_read(void **state) {
+    (void)state;
+    if (n_tables < 2) skip();
+    struct tiny_options o = tiny_defaults();
+    o.orthros = true;
+    o.window = 300;
+    struct tiny t = tiny_open(tables[1], &o);
+    struct tiny_sequence s = tiny_sequence(0, 170, 3, 0, 1);
+    struct segment chunk = tiny_segment(&s, VIEW_BASE, 0, 160, 0);
+    tiny_forward(&t, &chunk, 1);
+    tiny_end(&t);
+    struct segment both[2] = {tiny_segment(&s, VIEW_BASE, 160, 4, 0),
+                              tiny_segment(&s, VIEW_OUTPUT, 160, 4, 4)};
+    uint64_t before = t.dev->kv_pages_read;
+    tiny_forward(&t, both, 2);
+    tiny_end(&t);
+    /* 8 rows of 3 heads are one tile: 11 pages once for each layer and kv head */
+    assert_int_equal(t.dev->kv_pages_read - before, 11 * 2 * 2);
+    tiny_close(&t);
+}
+
+int main(void) {
+    tables[n_tables++] = kernels_ref();
+    if (kernels_avx2()) tables[n_tables++] = kernels_avx2();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(avx2_matches_ref_in_every_weight_type),
+        cmocka_unit_test(avx2_matches_ref_in_odd_shapes),
+        cmocka_unit_test(avx2_matches_ref_in_orthros_models),
+        cmocka_unit_test(avx2_matches_ref_with_bf16_kv),
+        cmocka_unit_test(standard_rows_do_not_depend_on_company),
+        cmocka_unit_test(orthros_rows_do_not_depend_on_company),
+        cmocka_unit_test(wide_identity_orthros_equals_the_standard_model),
+        cmocka_unit_test(copied_pages_serve_a_second_sequence),
+        cmocka_unit_test(cleared_pages_hold_zeros),
+        cmocka_unit_test(windowed_prefill_reads_pages_in_linear_time),
+        cmocka_unit_test(rows_of_a_position_share_each_page_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

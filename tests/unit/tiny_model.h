@@ -1,0 +1,218 @@
+/* tiny_model.h: a small random model on a device, and helpers to run rows through it, for the tests
+ * of the kernels. The same seed gives every table the same weights. */
+#ifndef GERYON_TINY_MODEL_H
+#define GERYON_TINY_MODEL_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "tests/harness.h"
+
+enum { TINY_PAGES = 96, TINY_SLOTS = 6, TINY_ROWS = 256, TINY_LOGITS = 256, TINY_POSITIONS = 512 };
+
+struct tiny {
+    const struct kernels *k;
+    struct device *dev;
+    struct model_shape shape;
+};
+
+struct tiny_options {
+    enum dtype weights, kv;
+    uint32_t n_threads;
+    bool orthros, biases, head_norms, untied;
+    uint32_t window, block_size, head_dim, vocab;
+    bool identity_affine;
+};
+
+static inline struct tiny_options tiny_defaults(void) {
+    return (struct tiny_options){.weights = DTYPE_F32,
+                                 .kv = DTYPE_F32,
+                                 .n_threads = 1,
+                                 .head_norms = true,
+                                 .head_dim = 16,
+                                 .vocab = 320};
+}
+
+static inline struct model_shape tiny_shape(const struct tiny_options *o, const double *freq) {
+    return (struct model_shape){.n_layers = 2,
+                                .d_model = 64,
+                                .n_heads = 6,
+                                .n_kv_heads = 2,
+                                .head_dim = o->head_dim,
+                                .d_ff = 96,
+                                .vocab_size = o->vocab,
+                                .rms_eps = 1e-6f,
+                                .tied_head = !o->untied,
+                                .orthros = o->orthros,
+                                .window = o->window,
+                                .block_size = o->block_size,
+                                .mask_token = 3,
+                                .max_position = TINY_POSITIONS,
+                                .rope_freq = freq,
+                                .rope_scale = 1};
+}
+
+/* Load a random weight of the given size, stored in dtype. */
+static inline void tiny_load(struct tiny *t, enum weight w, uint32_t layer, enum dtype dtype,
+                             uint32_t rows, uint32_t cols, float around, float spread) {
+    struct rng rng;
+    rng_seed(&rng, 1000003u * layer + w);
+    size_t n = (size_t)rows * cols;
+    float *x = malloc(n * sizeof *x);
+    void *stored = malloc(dtype_row_bytes(dtype, n));
+    for (size_t i = 0; i < n; i++)
+        x[i] = around + spread * rng_normal(&rng);
+    dtype_from_f32(dtype, x, n, stored);
+    struct err err = {0};
+    struct tensor src = {dtype, rows, cols, stored};
+    if (t->k->load(t->dev, w, layer, &src, &err) != OK) fail_msg("%s", err.msg);
+    free(stored);
+    free(x);
+}
+
+static inline void tiny_load_layer(struct tiny *t, uint32_t l, const struct tiny_options *o) {
+    const struct model_shape *s = &t->shape;
+    uint32_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim, d = s->d_model;
+    /* rows of q, o do not always hold whole blocks of 32 */
+    enum dtype w = o->weights, wo = q % dtype_block(w) ? DTYPE_F32 : w;
+    tiny_load(t, WEIGHT_ATTN_NORM, l, DTYPE_F32, 1, d, 1, 0.2f);
+    tiny_load(t, WEIGHT_MLP_NORM, l, DTYPE_F32, 1, d, 1, 0.2f);
+    for (int diff = 0; diff <= (s->block_size > 0); diff++) {
+        tiny_load(t, diff ? WEIGHT_Q_DIFF : WEIGHT_Q, l, w, q, d, 0, 0.2f);
+        tiny_load(t, diff ? WEIGHT_K_DIFF : WEIGHT_K, l, w, kv, d, 0, 0.2f);
+        tiny_load(t, diff ? WEIGHT_V_DIFF : WEIGHT_V, l, w, kv, d, 0, 0.2f);
+        tiny_load(t, diff ? WEIGHT_O_DIFF : WEIGHT_O, l, wo, d, q, 0, 0.2f);
+        if (o->head_norms) {
+            tiny_load(t, diff ? WEIGHT_Q_DIFF_NORM : WEIGHT_Q_NORM, l, DTYPE_F32, 1, s->head_dim, 1,
+                      0.2f);
+            tiny_load(t, diff ? WEIGHT_K_DIFF_NORM : WEIGHT_K_NORM, l, DTYPE_F32, 1, s->head_dim, 1,
+                      0.2f);
+        }
+        if (!o->biases) continue;
+        tiny_load(t, diff ? WEIGHT_Q_DIFF_BIAS : WEIGHT_Q_BIAS, l, DTYPE_F32, 1, q, 0, 0.5f);
+        tiny_load(t, diff ? WEIGHT_K_DIFF_BIAS : WEIGHT_K_BIAS, l, DTYPE_F32, 1, kv, 0, 0.5f);
+        tiny_load(t, diff ? WEIGHT_V_DIFF_BIAS : WEIGHT_V_BIAS, l, DTYPE_F32, 1, kv, 0, 0.5f);
+        tiny_load(t, diff ? WEIGHT_O_DIFF_BIAS : WEIGHT_O_BIAS, l, DTYPE_F32, 1, d, 0, 0.5f);
+    }
+    if (o->biases) {
+        tiny_load(t, WEIGHT_GATE_BIAS, l, DTYPE_F32, 1, s->d_ff, 0, 0.5f);
+        tiny_load(t, WEIGHT_UP_BIAS, l, DTYPE_F32, 1, s->d_ff, 0, 0.5f);
+        tiny_load(t, WEIGHT_DOWN_BIAS, l, DTYPE_F32, 1, d, 0, 0.5f);
+    }
+    if (o->orthros && !o->identity_affine) {
+        tiny_load(t, WEIGHT_AFFINE_BASE_SCALE, l, DTYPE_F32, 1, q, 1, 0.2f);
+        tiny_load(t, WEIGHT_AFFINE_BASE_SHIFT, l, DTYPE_F32, 1, q, 0, 0.2f);
+        tiny_load(t, WEIGHT_AFFINE_OUTPUT_SCALE, l, DTYPE_F32, 1, q, 1, 0.2f);
+        tiny_load(t, WEIGHT_AFFINE_OUTPUT_SHIFT, l, DTYPE_F32, 1, q, 0, 0.2f);
+    }
+    tiny_load(t, WEIGHT_GATE, l, w, s->d_ff, d, 0, 0.2f);
+    tiny_load(t, WEIGHT_UP, l, w, s->d_ff, d, 0, 0.2f);
+    tiny_load(t, WEIGHT_DOWN, l, w, d, s->d_ff, 0, 0.2f);
+}
+
+/* Open, load everything, reserve. Every KV page begins as NaN: what a stale page may hold. */
+static inline struct tiny tiny_open(const struct kernels *k, const struct tiny_options *o) {
+    double freq[64];
+    for (uint32_t m = 0; m < o->head_dim / 2; m++)
+        freq[m] = pow(10000, -2.0 * m / o->head_dim);
+    struct tiny t = {.k = k, .shape = tiny_shape(o, freq)};
+    struct err err = {0};
+    if (k->open(&t.shape, o->n_threads, &t.dev, &err) != OK) fail_msg("%s", err.msg);
+    tiny_load(&t, WEIGHT_EMBED, 0, o->weights, o->vocab, t.shape.d_model, 0, 1);
+    if (o->untied) tiny_load(&t, WEIGHT_LM_HEAD, 0, o->weights, o->vocab, t.shape.d_model, 0, 0.2f);
+    tiny_load(&t, WEIGHT_FINAL_NORM, 0, DTYPE_F32, 1, t.shape.d_model, 1, 0.2f);
+    for (uint32_t l = 0; l < t.shape.n_layers; l++)
+        tiny_load_layer(&t, l, o);
+    struct device_limits limits = {.kv_dtype = o->kv,
+                                   .n_pages = TINY_PAGES,
+                                   .n_slots = TINY_SLOTS,
+                                   .max_rows = TINY_ROWS,
+                                   .max_logit_rows = TINY_LOGITS};
+    if (k->reserve(t.dev, &limits, &err) != OK) fail_msg("%s", err.msg);
+    memset(t.dev->kv, 0xff, TINY_PAGES * t.dev->page_bytes);
+    struct rules greedy = {.temperature = 0, .top_p = 1};
+    for (uint32_t slot = 0; slot < TINY_SLOTS; slot++)
+        k->slot_set(t.dev, slot, &greedy);
+    return t;
+}
+
+static inline void tiny_close(struct tiny *t) {
+    t->k->close(t->dev);
+}
+
+/* A sequence: tokens known beforehand, and a block table. */
+struct tiny_sequence {
+    uint32_t slot, n_tokens;
+    int32_t tokens[TINY_POSITIONS];
+    uint32_t pages[TINY_POSITIONS / PAGE_TOKENS];
+};
+
+/* n random tokens; pages first, first + step, ... (mod TINY_PAGES). */
+static inline struct tiny_sequence tiny_sequence(uint32_t slot, uint32_t n, uint64_t seed,
+                                                 uint32_t first, uint32_t step) {
+    struct tiny_sequence s = {.slot = slot, .n_tokens = n};
+    struct rng rng;
+    rng_seed(&rng, seed);
+    for (uint32_t i = 0; i < n; i++)
+        s.tokens[i] = (int32_t)rng_below(&rng, 256);
+    for (uint32_t i = 0; i < ARRAY_LEN(s.pages); i++)
+        s.pages[i] = (first + i * step) % TINY_PAGES;
+    return s;
+}
+
+/* Rows pos .. pos + n - 1 of the sequence in a view, the last n_logits with logits. */
+static inline struct segment tiny_segment(const struct tiny_sequence *s, enum view view,
+                                          uint32_t pos, uint32_t n, uint32_t n_logits) {
+    return (struct segment){.slot = s->slot,
+                            .view = (uint8_t)view,
+                            .pick = PICK_NONE,
+                            .pos = pos,
+                            .n_rows = n,
+                            .n_logits = n_logits,
+                            .tokens = s->tokens + pos,
+                            .pages = s->pages};
+}
+
+/* All stages from begin to lm_head. */
+static inline void tiny_forward(struct tiny *t, const struct segment *segments, uint32_t n) {
+    struct forward fwd = {n, segments};
+    assert_int_equal(t->k->begin(t->dev, &fwd), OK);
+    assert_int_equal(t->k->embed(t->dev), OK);
+    for (uint32_t l = 0; l < t->shape.n_layers; l++) {
+        assert_int_equal(t->k->qkv(t->dev, l), OK);
+        assert_int_equal(t->k->attend(t->dev, l), OK);
+        assert_int_equal(t->k->out_residual(t->dev, l), OK);
+        assert_int_equal(t->k->mlp(t->dev, l), OK);
+    }
+    assert_int_equal(t->k->lm_head(t->dev), OK);
+}
+
+/* Logit rows first .. first + n - 1 of the last forward into out [n][vocab]. */
+static inline void tiny_logits(struct tiny *t, uint32_t first, uint32_t n, float *out) {
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(
+            t->k->read_logits(t->dev, first + i, out + (size_t)i * t->shape.vocab_size), OK);
+}
+
+static inline void tiny_end(struct tiny *t) {
+    struct outcome out[TINY_SLOTS];
+    assert_int_equal(t->k->end(t->dev, out), OK);
+}
+
+/* Logits of every position of s, prefilled in chunks: out [n_tokens][vocab]. In an Orthros model
+ * the output stream runs at every position. */
+static inline void tiny_prefill(struct tiny *t, const struct tiny_sequence *s, uint32_t chunk,
+                                float *out) {
+    for (uint32_t pos = 0; pos < s->n_tokens; pos += chunk) {
+        uint32_t n = s->n_tokens - pos < chunk ? s->n_tokens - pos : chunk;
+        struct segment segments[2] = {tiny_segment(s, VIEW_BASE, pos, n, t->shape.orthros ? 0 : n),
+                                      tiny_segment(s, VIEW_OUTPUT, pos, n, n)};
+        tiny_forward(t, segments, t->shape.orthros ? 2 : 1);
+        tiny_logits(t, 0, n, out + (size_t)pos * t->shape.vocab_size);
+        tiny_end(t);
+    }
+}
+
+#endif
