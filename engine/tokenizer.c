@@ -31,11 +31,12 @@ int tokenizer_add_token(struct tokenizer *t, const struct added_spec *spec, stru
 
 int tokenizer_set_named(struct tokenizer *t, const char *name, const char *text, size_t len,
                         struct err *err) {
-    if (t->n_named == NAMED_MAX || strlen(name) >= NAME_BYTES_MAX) return OK;
+    size_t name_len = strlen(name);
+    if (t->n_named == NAMED_MAX || name_len >= NAME_BYTES_MAX) return OK;
     char *copy = strndup(text, len);
     if (!copy) return err_set(err, ERR_NOMEM, "no memory for %s", name);
     struct named_special *named = &t->named[t->n_named++];
-    strcpy(named->name, name);
+    memcpy(named->name, name, name_len + 1);
     named->text = copy;
     return OK;
 }
