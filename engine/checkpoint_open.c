@@ -351,11 +351,11 @@ static int add_gguf(struct checkpoint *ck, const struct gguf_tensor *t, bool lla
  * configuration, which may yet be refused: 0 (and then a refusal) when the metadata is odd. */
 static void permuted_heads(const struct gguf *g, bool *llama, uint32_t head_rows[3]) {
     struct config c;
-    *llama = gguf_model_config(g, &c, NULL) == OK && c.backbone == BACKBONE_LLAMA;
-    if (*llama) {
-        head_rows[1] = head_rows[2] = c.shape.head_dim;
-        config_fini(&c);
-    }
+    *llama = false;
+    if (gguf_model_config(g, &c, NULL)) return;
+    *llama = c.backbone == BACKBONE_LLAMA;
+    head_rows[1] = head_rows[2] = c.shape.head_dim;
+    config_fini(&c);
 }
 
 static int open_gguf(struct checkpoint *ck, const char *path, struct err *err) {

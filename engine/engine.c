@@ -144,6 +144,7 @@ static int allocate(struct engine *engine) {
         .prefill_chunk = config->prefill_chunk,
         .n_streams = model->shape.orthros ? 2 : 1,
         .draft_block = engine->info.draft_block,
+        .max_position = model->shape.max_position,
         .mask_token = model->shape.mask_token,
     };
     engine->scheduler = scheduler_create(&scheduler, engine->pool, model->kernels, model->device);

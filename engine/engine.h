@@ -173,8 +173,9 @@ struct engine_gauges {
 };
 void engine_gauges(const struct engine *engine, struct engine_gauges *out);
 
-/* With keep_cycles: cycles of a request, valid until its last event was popped and the next step.
- * Each cycle: n_drafted proposals and how many were kept. */
+/* With keep_cycles and drafts on: every cycle after prefill so far, in order; valid until the next
+ * step. Each: the proposals of its draft block (none where one token was left) and how many were
+ * kept. */
 struct cycle {
     uint32_t n_drafted, n_accepted;
     int32_t drafted[64];

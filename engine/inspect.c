@@ -189,7 +189,7 @@ int model_inspect(const struct model_options *options, FILE *out, struct err *er
     judge_template(out, ck);
     print_tensors(out, ck);
     if (refused)
-        fprintf(out, "%-18s %s\n", "would be refused:", why.msg);
+        fprintf(out, "would be refused: %s\n", why.msg);
     else
         fputs("can be loaded\n", out);
     checkpoint_close(ck);

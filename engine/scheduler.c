@@ -194,11 +194,13 @@ static void plan_drafts(struct scheduler *s, struct budget *left, struct plan *p
     for (uint32_t i = 0; i < plan->n_work; i++) {
         struct work *w = &plan->work[i];
         struct sequence *seq = w->seq;
+        /* The block keeps its length, which proposals depend on, but near the token limit no more
+         * rows are verified than tokens may come. */
         uint32_t block = s->config.draft_block, to_come = seq->max_tokens - seq->n_output;
-        if (block > to_come) block = to_come; /* a cycle emits at most as many tokens as rows */
-        if (block < 2) continue;
-        uint32_t n_draft = block - 1;
-        if (left->draft_rows < block || left->draft_logits < n_draft ||
+        if (block > s->config.max_position - seq->n_kv) block = s->config.max_position - seq->n_kv;
+        uint32_t n_draft = (block < to_come ? block : to_come) - 1;
+        if (n_draft == 0) continue;
+        if (left->draft_rows < block || left->draft_logits < block - 1 ||
             left->main_rows < n_draft * s->config.n_streams || left->main_logits < n_draft) {
             s->rotor = seq->slot; /* first in the next step */
             break;
@@ -206,11 +208,12 @@ static void plan_drafts(struct scheduler *s, struct budget *left, struct plan *p
         if (sequence_grow(seq, seq->n_tokens + n_draft, s->pool, s->kernels, s->device) != OK)
             continue;
         left->draft_rows -= block;
-        left->draft_logits -= n_draft;
+        left->draft_logits -= block - 1;
         left->main_rows -= n_draft * s->config.n_streams;
         left->main_logits -= n_draft;
+        w->n_block = block;
         w->n_draft = n_draft;
-        w->n_rows = block;
+        w->n_rows = 1 + n_draft;
     }
 }
 
@@ -267,27 +270,27 @@ static void build_forwards(struct scheduler *s, struct plan *plan) {
     uint32_t n_draft = 0, n_main = 0, stride = s->config.draft_block + 1;
     for (uint32_t i = 0; i < plan->n_work; i++) {
         const struct work *w = &plan->work[i];
-        if (!w->n_draft) continue;
+        if (!w->n_block) continue;
         struct sequence *seq = w->seq;
         int32_t *tokens = s->draft_tokens + (size_t)seq->slot * stride;
         tokens[0] = seq->tokens[seq->n_kv];
-        for (uint32_t r = 1; r <= w->n_draft; r++)
+        for (uint32_t r = 1; r < w->n_block; r++)
             tokens[r] = s->config.mask_token;
         s->draft_segments[n_draft++] = (struct segment){
             .slot = seq->slot,
             .view = VIEW_DRAFT,
             .pick = PICK_PROPOSE,
             .pos = seq->n_kv,
-            /* Row n_draft would only predict what the verification yields anyway; the model was
-             * trained on whole blocks, so it takes part in attention all the same. */
-            .n_rows = w->n_draft + 1,
-            .n_logits = w->n_draft,
+            /* The last row would only predict what verification yields anyway, but it takes part
+             * in the block's attention as in training. */
+            .n_rows = w->n_block,
+            .n_logits = w->n_block - 1,
             .out_pos = seq->n_output,
             .prompt_len = seq->n_prompt,
             .tokens = tokens,
             .pages = seq->pages,
         };
-        plan->n_draft_rows += w->n_draft + 1;
+        plan->n_draft_rows += w->n_block;
     }
     for (uint32_t i = 0; i < plan->n_work; i++) {
         s->main_segments[n_main++] = main_segment(s, &plan->work[i], VIEW_BASE);

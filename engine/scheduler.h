@@ -19,6 +19,7 @@ struct scheduler_config {
     uint32_t prefill_chunk;  /* 0 = no own limit */
     uint32_t n_streams;      /* rows a decoded position takes: 2 in an Orthros model */
     uint32_t draft_block;    /* rows of a draft block, 0 = no drafts */
+    uint32_t max_position;   /* no row stands at or beyond it */
     int32_t mask_token;
 };
 
@@ -37,7 +38,8 @@ void scheduler_remove(struct scheduler *scheduler, struct sequence *seq);
 struct work {
     struct sequence *seq;
     uint32_t n_rows;  /* main positions: a prefill chunk, or 1 + n_draft */
-    uint32_t n_draft; /* proposals: the draft block has n_draft + 1 rows */
+    uint32_t n_block; /* rows of the draft block, 0 = none */
+    uint32_t n_draft; /* proposals to verify, n_block - 1 or fewer before the token limit */
     bool samples;     /* its last rows pick tokens (a PICK_ACCEPT segment) */
 };
 

@@ -121,9 +121,9 @@ static void remember_cycle(struct engine *engine, const struct outcome *outcome)
         engine->cycles_cap = cap;
     }
     struct cycle *cycle = &engine->cycles[engine->n_cycles++];
-    cycle->n_drafted = outcome->n_proposed;
+    cycle->n_drafted = outcome->n_drafted;
     cycle->n_accepted = outcome->n_accepted;
-    memcpy(cycle->drafted, outcome->proposed, outcome->n_proposed * sizeof(int32_t));
+    memcpy(cycle->drafted, outcome->proposed, outcome->n_drafted * sizeof(int32_t));
 }
 
 static void add(_Atomic uint64_t *counter, uint64_t n) {
@@ -152,7 +152,8 @@ static void absorb_outcome(struct engine *engine, const struct work *work,
     add(&engine->counters.generated_tokens, n_emitted);
     add(&engine->counters.proposed_tokens, n_accepted + n_rejected);
     add(&engine->counters.accepted_tokens, n_accepted);
-    if (engine->config.keep_cycles && outcome->n_proposed) remember_cycle(engine, outcome);
+    if (engine->config.keep_cycles && engine->info.draft_block && seq->state == SEQ_DECODE)
+        remember_cycle(engine, outcome);
     if (ending.finish != FINISH_NONE) {
         retire(engine, seq, &ending);
         return;

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/chars.h"
 #include "proto/proto.h"
-#include "proto/text.h"
 
 enum { BUF_CAP_MIN = 512 };
 
@@ -92,7 +92,7 @@ void buf_json(struct buf *buf, const char *text, size_t len) {
             continue;
         }
         bool valid = true;
-        size_t n = c < 0x80 ? 1 : text_utf8_next(text + at, len - at, &valid);
+        size_t n = c < 0x80 ? 1 : chars_next(text + at, len - at, &valid);
         if (c < 0x80 || !valid) {
             buf_add(buf, text + run, at - run);
             run = at + n;

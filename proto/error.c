@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "proto/chars.h"
 #include "proto/proto.h"
-#include "proto/text.h"
 
 static const char REQUEST[] = "invalid_request_error";
 static const char UNAVAILABLE[] = "unavailable_error";
@@ -45,7 +45,7 @@ static const struct {
 
 /* Copy a NUL-terminated text, cut at a whole character where it does not fit. */
 static void copy_cut(char *out, size_t cap, const char *text) {
-    size_t n = text_utf8_cut(text, strlen(text), cap - 1);
+    size_t n = chars_cut(text, strlen(text), cap - 1);
     memcpy(out, text, n);
     out[n] = '\0';
 }

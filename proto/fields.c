@@ -155,10 +155,10 @@ int fields_check_names(enum route_kind kind, const struct value *body, struct ap
     for (size_t i = 0; i < body->n_items; i++) {
         const struct value_key *key = &body->keys[i];
         if (find_row(kind, key->text, key->len) < ARRAY_LEN(table)) continue;
-        char quoted[TEXT_QUOTE_CAP];
+        char quoted[CHARS_QUOTE_CAP];
         return api_error_set(err, API_UNKNOWN_PARAMETER, key->text,
                              "the field %s is not known on this route",
-                             text_quote(quoted, key->text, key->len));
+                             chars_quote(quoted, key->text, key->len));
     }
     return OK;
 }
@@ -209,16 +209,16 @@ static bool has_type(const struct value *v, unsigned types) {
     return false;
 }
 
-const char *fields_describe(const struct value *v, char out[TEXT_NUMBER_CAP]) {
+const char *fields_describe(const struct value *v, char out[CHARS_NUMBER_CAP]) {
     static const char *const kinds[] = {
         [VALUE_NULL] = "null",       [VALUE_BOOL] = "a boolean",  [VALUE_INT] = "a number",
         [VALUE_REAL] = "a number",   [VALUE_STRING] = "a string", [VALUE_ARRAY] = "an array",
         [VALUE_OBJECT] = "an object"};
     if (v->kind == VALUE_INT) {
-        snprintf(out, TEXT_NUMBER_CAP, "%lld", (long long)v->integer);
+        snprintf(out, CHARS_NUMBER_CAP, "%lld", (long long)v->integer);
         return out;
     }
-    if (v->kind == VALUE_REAL) return text_number(out, v->real);
+    if (v->kind == VALUE_REAL) return chars_number(out, v->real);
     return kinds[v->kind];
 }
 
@@ -237,7 +237,7 @@ static const char *wanted(unsigned types, char out[96]) {
 int fields_want(const struct value *v, unsigned types, struct api_error *err, const char *path_fmt,
                 ...) {
     if (has_type(v, types)) return OK;
-    char path[sizeof err->param], number[TEXT_NUMBER_CAP], list[96];
+    char path[sizeof err->param], number[CHARS_NUMBER_CAP], list[96];
     va_list args;
     va_start(args, path_fmt);
     vsnprintf(path, sizeof path, path_fmt, args);
@@ -277,16 +277,16 @@ static int check_range(const struct field *field, const struct value *v,
     double hi = field->hi == VOCABULARY ? (double)limits->vocab_size : field->hi;
     double number = as_number(v);
     int64_t whole;
-    char got[TEXT_NUMBER_CAP], from[TEXT_NUMBER_CAP], to[TEXT_NUMBER_CAP];
+    char got[CHARS_NUMBER_CAP], from[CHARS_NUMBER_CAP], to[CHARS_NUMBER_CAP];
     /* Written so that a NaN, could one come here, fails. */
     if (!(number >= field->lo && number <= hi)) {
         if (isinf(hi))
             return api_error_set(err, API_INVALID_VALUE, field->name,
                                  "%s must be at least %s, got %s", field->name,
-                                 text_number(from, field->lo), fields_describe(v, got));
+                                 chars_number(from, field->lo), fields_describe(v, got));
         return api_error_set(err, API_INVALID_VALUE, field->name,
                              "%s must be between %s and %s, got %s", field->name,
-                             text_number(from, field->lo), text_number(to, hi),
+                             chars_number(from, field->lo), chars_number(to, hi),
                              fields_describe(v, got));
     }
     if (field->types & TYPE_INT && !fields_int(v, &whole))
@@ -300,7 +300,7 @@ static int check_range(const struct field *field, const struct value *v,
 static void print_value(struct buf *out, const struct value *v) {
     enum { LONGEST = 64 };
     if (out->len > LONGEST) return;
-    char number[TEXT_NUMBER_CAP];
+    char number[CHARS_NUMBER_CAP];
     switch (v->kind) {
     case VALUE_NULL:
         buf_str(out, "null");
@@ -312,7 +312,7 @@ static void print_value(struct buf *out, const struct value *v) {
         buf_fmt(out, "%lld", (long long)v->integer);
         break;
     case VALUE_REAL:
-        buf_str(out, text_number(number, v->real));
+        buf_str(out, chars_number(number, v->real));
         break;
     case VALUE_STRING:
         buf_json(out, v->text, v->len < LONGEST ? v->len : LONGEST);

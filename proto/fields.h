@@ -4,8 +4,8 @@
 #ifndef GERYON_PROTO_FIELDS_H
 #define GERYON_PROTO_FIELDS_H
 
+#include "proto/chars.h"
 #include "proto/proto.h"
-#include "proto/text.h"
 
 /* JSON types a field may have, as a set. */
 enum field_type {
@@ -53,7 +53,7 @@ int fields_want(const struct value *v, unsigned types, struct api_error *err, co
 
 /* What a client sent, for a message: a number itself, of all else the type only (it may be prompt
  * text). May use out. */
-const char *fields_describe(const struct value *v, char out[TEXT_NUMBER_CAP]);
+const char *fields_describe(const struct value *v, char out[CHARS_NUMBER_CAP]);
 
 /* An integer, whole reals included. False when v is none or does not fit 64 bits. */
 bool fields_int(const struct value *v, int64_t *out);

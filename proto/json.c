@@ -3,7 +3,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "proto/text.h"
+#include "proto/chars.h"
 
 static int json_fail(struct api_error *err, size_t line, size_t column, const char *what) {
     return api_error_set(err, API_INVALID_JSON, NULL,
@@ -80,7 +80,7 @@ static int scan_text(const char *text, size_t len, size_t *values_left, struct a
     struct scan scan = {0};
     for (size_t at = 0; at < len;) {
         bool valid;
-        size_t n = text_utf8_next(text + at, len - at, &valid);
+        size_t n = chars_next(text + at, len - at, &valid);
         if (!valid) return fail_at(err, text, at, "invalid UTF-8");
         if (n == 1)
             scan_byte(&scan, text[at]);

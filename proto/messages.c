@@ -185,11 +185,11 @@ static int store_role(struct value *message, const char *of, struct api_error *e
         if (fields_equal(role, "developer")) *role = text_value(roles[0], strlen(roles[0]));
         return OK;
     }
-    char quoted[TEXT_QUOTE_CAP];
+    char quoted[CHARS_QUOTE_CAP];
     struct path path = path_make("%s.role", of);
     return api_error_set(err, API_INVALID_VALUE, path.text,
                          "%s must be system, developer, user, assistant or tool, got %s", path.text,
-                         text_quote(quoted, role->text, role->len));
+                         chars_quote(quoted, role->text, role->len));
 }
 
 /* Parts of text to one text. */
@@ -203,11 +203,11 @@ static int join_parts(struct value *content, const char *of, struct arena *arena
             len += fields_member(part, "text")->len; /* at most the body's */
             continue;
         }
-        char quoted[TEXT_QUOTE_CAP];
+        char quoted[CHARS_QUOTE_CAP];
         struct path path = path_make("%s.content[%zu]", of, i);
         return api_error_set(err, API_UNSUPPORTED_PARAMETER, path.text,
                              "%s has the type %s, but only text is supported", path.text,
-                             text_quote(quoted, type->text, type->len));
+                             chars_quote(quoted, type->text, type->len));
     }
     char *text = arena_alloc(arena, len + 1);
     if (!text) return no_memory(err);
@@ -263,11 +263,11 @@ static int store_calls(struct value *message, const char *of, size_t *values_lef
         struct value *call = &calls->items[i];
         if (!is_function_call(call)) {
             const struct value *type = fields_member(call, "type");
-            char quoted[TEXT_QUOTE_CAP];
+            char quoted[CHARS_QUOTE_CAP];
             struct path path = path_make("%s.tool_calls[%zu].type", of, i);
             return api_error_set(err, API_UNSUPPORTED_PARAMETER, path.text,
                                  "%s must be function, got %s", path.text,
-                                 text_quote(quoted, type->text, type->len));
+                                 chars_quote(quoted, type->text, type->len));
         }
         struct path path = path_make("%s.tool_calls[%zu].function", of, i);
         struct value *function = fields_member(call, "function");
@@ -338,11 +338,11 @@ static int check_effort(const struct value *effort, struct api_error *err) {
                                           "high", "xhigh",   "max"};
     for (size_t i = 0; i < ARRAY_LEN(efforts); i++)
         if (fields_equal(effort, efforts[i])) return OK;
-    char quoted[TEXT_QUOTE_CAP];
+    char quoted[CHARS_QUOTE_CAP];
     return api_error_set(err, API_INVALID_VALUE, "reasoning_effort",
                          "reasoning_effort must be none, minimal, low, medium, high, xhigh or max, "
                          "got %s",
-                         text_quote(quoted, effort->text, effort->len));
+                         chars_quote(quoted, effort->text, effort->len));
 }
 
 /* A variable the client has not set itself: what stands in chat_template_kwargs is the nearer wish. */

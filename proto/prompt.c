@@ -49,7 +49,7 @@ static int store_ids(const struct value *ids, const char *path, const struct pro
     if (!to) return api_error_set(err, API_INTERNAL_ERROR, NULL, "out of memory");
     for (size_t i = 0; i < ids->n_items; i++) {
         int64_t id;
-        char got[TEXT_NUMBER_CAP];
+        char got[CHARS_NUMBER_CAP];
         if (!fields_int(&ids->items[i], &id) || id < 0 || id >= (int64_t)limits->vocab_size)
             return api_error_set(err, API_INVALID_VALUE, path,
                                  "%s must hold token ids between 0 and %u, got %s", path,

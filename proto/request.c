@@ -54,9 +54,9 @@ static int check_model(const struct fields *fields, const struct proto_limits *l
             if (fields_equal(model, limits->model_names[i])) name = limits->model_names[i];
     }
     if (!name) {
-        char quoted[TEXT_QUOTE_CAP];
+        char quoted[CHARS_QUOTE_CAP];
         return api_error_set(err, API_MODEL_NOT_FOUND, "model", "the model %s is not served here",
-                             text_quote(quoted, model->text, model->len));
+                             chars_quote(quoted, model->text, model->len));
     }
     request->model = arena_strndup(request->arena, name, strlen(name));
     return request->model ? OK : no_memory(err);
@@ -88,10 +88,10 @@ static int check_stream_options(struct value *options, const struct proto_limits
         for (size_t k = 0; k < ARRAY_LEN(known); k++)
             found |= key->len == strlen(known[k]) && !memcmp(key->text, known[k], key->len);
         if (found) continue;
-        char quoted[TEXT_QUOTE_CAP];
+        char quoted[CHARS_QUOTE_CAP];
         return api_error_set(err, API_UNKNOWN_PARAMETER, "stream_options",
                              "the field %s is not known in stream_options",
-                             text_quote(quoted, key->text, key->len));
+                             chars_quote(quoted, key->text, key->len));
     }
     return OK;
 }
@@ -130,7 +130,7 @@ static int store_stop_ids(const struct value *ids, const struct proto_limits *li
                              ids->n_items);
     for (size_t i = 0; i < ids->n_items; i++) {
         int64_t id;
-        char got[TEXT_NUMBER_CAP];
+        char got[CHARS_NUMBER_CAP];
         if (!fields_int(&ids->items[i], &id) || id < 0 || id >= (int64_t)limits->vocab_size)
             return api_error_set(err, API_INVALID_VALUE, "stop_token_ids",
                                  "stop_token_ids must hold token ids between 0 and %u, got %s",

@@ -41,7 +41,7 @@ struct http {
     uv_poll_t poll; /* the library's epoll descriptor */
     uv_timer_t timer;
     uv_idle_t idle;
-    bool driving, again;
+    bool driving, again, closed;
 
     int listen_fd;
     uv_poll_t listen_poll;
@@ -364,6 +364,7 @@ static void refuse_without_descriptors(struct http *http) {
 static void on_listen(uv_poll_t *poll, int status, int events) {
     (void)status, (void)events;
     struct http *http = poll->data;
+    bool reaped = false;
     for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
         struct sockaddr_storage peer;
         socklen_t len = sizeof peer;
@@ -376,6 +377,10 @@ static void on_listen(uv_poll_t *poll, int status, int events) {
             }
             if (errno == EINTR || errno == ECONNABORTED) continue;
             break;
+        }
+        if (http->n_conns >= http->server->max_connections && !reaped) {
+            http_drive(http); /* those that closed make room first */
+            reaped = true;
         }
         if (http->n_conns >= http->server->max_connections) {
             refuse(http, fd, true);
@@ -554,7 +559,8 @@ static void close_handle(uv_handle_t *handle) {
 }
 
 void http_close(struct http *http) {
-    if (!http) return;
+    if (!http || http->closed) return;
+    http->closed = true;
     http_stop_listening(http);
     if (http->poll.data) uv_poll_stop(&http->poll); /* before the library closes its descriptor */
     if (http->watch_poll.data) uv_poll_stop(&http->watch_poll);

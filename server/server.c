@@ -265,7 +265,7 @@ static void on_tick(uv_timer_t *timer) {
 
 static void on_signal(uv_signal_t *handle, int number) {
     struct server *server = handle->data;
-    if (server->phase == PHASE_DRAINING || server->phase == PHASE_STOPPING) _exit(128 + number);
+    if (server->n_signals++) _exit(128 + number);
     log_event(LOG_INFO, "shutting_down", log_int("signal", number),
               log_int("running", server->n_generating));
     if (server->phase == PHASE_FAILED) return; /* on its way out already */

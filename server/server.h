@@ -60,6 +60,7 @@ struct server {
     uint32_t n_generating;   /* exchanges between dispatch and completion */
     uint64_t body_bytes;     /* held by request bodies, all connections */
     uint32_t n_body_waiting; /* exchanges suspended until some are given back */
+    uint32_t n_signals;
     int exit_code;
 };
 

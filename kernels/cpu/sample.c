@@ -392,7 +392,7 @@ void sample_accept(const struct rules *rules, const int32_t *draft, uint32_t n_d
     ASSERT(n_draft < DRAFT_MAX);
     bool own_draw = is_greedy(rules) || rules->seeded;
     size_t vocab = scratch->vocab;
-    out->n_proposed = n_draft;
+    out->n_drafted = out->n_proposed = n_draft;
     out->n_accepted = 0;
     out->n_tokens = 0;
     out->exhausted = false;

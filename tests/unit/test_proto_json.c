@@ -257,6 +257,16 @@ static void keys_are_not_counted_as_values(void **state) {
     free(text);
 }
 
+static void colons_do_not_hide_values(void **state) {
+    (void)state;
+    size_t len, n = 1500000, colons = 600000;
+    char *text = many(n, &len);
+    text = realloc(text, len + colons);
+    memset(text + len, ':', colons);
+    assert_refused_bytes(text, len + colons, "more than 1000000 values at line 1");
+    free(text);
+}
+
 static void a_full_arena_is_an_internal_error(void **state) {
     (void)state;
     struct arena *arena = arena_create(256);
@@ -293,6 +303,7 @@ int main(void) {
         cmocka_unit_test(nesting_ends_at_64),
         cmocka_unit_test(values_end_at_a_million),
         cmocka_unit_test(keys_are_not_counted_as_values),
+        cmocka_unit_test(colons_do_not_hide_values),
         cmocka_unit_test(a_full_arena_is_an_internal_error),
         cmocka_unit_test(text_cut_at_every_byte_is_refused),
     };

@@ -205,6 +205,7 @@ static void seed_is_any_signed_64_bit_integer(void **state) {
         assert_false(r.sampling.has_seed);
         api_request_free(&r);
         refused_field(kind, "seed", "1e19", "invalid_value");
+        refused_field(kind, "seed", "9223372036854775808.0", "invalid_value");
         refused_field(kind, "seed", "-1e300", "invalid_value");
         refused_field(kind, "seed", "1.5", "invalid_type");
         refused_field(kind, "seed", "\"7\"", "invalid_type");

@@ -1,4 +1,4 @@
-#include "proto/text.h"
+#include "proto/chars.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 /* Well-formed sequences (Unicode table 3-7): the first byte gives the length and narrows the range of
  * the second; all later bytes are 80..BF. */
-size_t text_utf8_next(const char *text, size_t len, bool *valid) {
+size_t chars_next(const char *text, size_t len, bool *valid) {
     const unsigned char *s = (const unsigned char *)text;
     unsigned char lead = s[0], lo = 0x80, hi = 0xBF;
     size_t want;
@@ -37,7 +37,7 @@ size_t text_utf8_next(const char *text, size_t len, bool *valid) {
     return want;
 }
 
-size_t text_utf8_cut(const char *text, size_t len, size_t max) {
+size_t chars_cut(const char *text, size_t len, size_t max) {
     if (len <= max) return len;
     size_t n = max;
     /* At most three continuation bytes belong to a character; more are stray and may be cut. */
@@ -46,8 +46,8 @@ size_t text_utf8_cut(const char *text, size_t len, size_t max) {
     return n;
 }
 
-const char *text_quote(char out[TEXT_QUOTE_CAP], const char *text, size_t len) {
-    size_t n = text_utf8_cut(text, len, TEXT_QUOTE_MAX), at = 0;
+const char *chars_quote(char out[CHARS_QUOTE_CAP], const char *text, size_t len) {
+    size_t n = chars_cut(text, len, CHARS_QUOTE_MAX), at = 0;
     out[at++] = '"';
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -62,13 +62,13 @@ const char *text_quote(char out[TEXT_QUOTE_CAP], const char *text, size_t len) {
     return out;
 }
 
-const char *text_number(char out[TEXT_NUMBER_CAP], double number) {
+const char *chars_number(char out[CHARS_NUMBER_CAP], double number) {
     if (number == trunc(number) && fabs(number) < 0x1p53) {
-        snprintf(out, TEXT_NUMBER_CAP, "%.0f", number + 0.0); /* -0 + 0 is 0 */
+        snprintf(out, CHARS_NUMBER_CAP, "%.0f", number + 0.0); /* -0 + 0 is 0 */
         return out;
     }
     for (int digits = 6; digits <= 17; digits++) {
-        snprintf(out, TEXT_NUMBER_CAP, "%.*g", digits, number);
+        snprintf(out, CHARS_NUMBER_CAP, "%.*g", digits, number);
         if (strtod(out, NULL) == number) break;
     }
     return out;
