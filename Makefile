@@ -1,26 +1,31 @@
 # Geryon. `make run` serves a chat model, `make test` proves it; `make help` lists the rest.
 #
 #   CONFIG=release (default) | debug | asan | tsan     objects live in build/$(CONFIG)/
+#   WERROR=1                                           warnings are errors
 #   V=1                                                prints the commands
 
 CONFIG ?= release
 B := build/$(CONFIG)
-CC ?= gcc
+ifeq ($(origin CC),default)
+CC := $(if $(filter fuzz,$(CONFIG)),clang,gcc)
+endif
 PKGS := libmicrohttpd libuv jansson libpcre2-8 libutf8proc
 
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wundef -Wstrict-prototypes -Wmissing-prototypes \
         -Wpointer-arith -Wwrite-strings -Wformat=2
+SANITIZE := -O1 -DGERYON_SLOW_CHECKS -fno-omit-frame-pointer
 CFLAGS_release := -O2 -D_FORTIFY_SOURCE=2
 CFLAGS_debug := -O1 -DGERYON_SLOW_CHECKS
-CFLAGS_asan := -O1 -DGERYON_SLOW_CHECKS -fsanitize=address,undefined -fno-sanitize-recover=undefined \
-               -fno-omit-frame-pointer
-CFLAGS_tsan := -O1 -DGERYON_SLOW_CHECKS -fsanitize=thread
+CFLAGS_asan := $(SANITIZE) -fsanitize=address,undefined -fno-sanitize-recover=undefined
+CFLAGS_tsan := $(SANITIZE) -fsanitize=thread
+CFLAGS_fuzz := $(SANITIZE) -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 CFLAGS := -std=c11 -g $(CFLAGS_$(CONFIG)) -D_GNU_SOURCE $(WARN) $(if $(WERROR),-Werror) -fno-common \
           -fstack-protector-strong -ffp-contract=off -I. -MMD -MP \
           $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 LDLIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -lpthread -ldl
 Q := $(if $(V),,@)
+SUBMAKE := $(MAKE) --no-print-directory
 
 KERNELS := $(wildcard kernels/*.c kernels/cpu/*.c)
 ENGINE := $(wildcard engine/*.c)
@@ -28,21 +33,23 @@ PROTO := $(wildcard proto/*.c)
 SERVER := $(wildcard server/*.c)
 SCRIPTED := $(wildcard tests/scripted/*.c)
 UNIT := $(wildcard tests/unit/test_*.c) $(wildcard tests/prop/prop_*.c)
+FUZZ := $(wildcard tests/fuzz/fuzz_*.c)
 obj = $(patsubst %.c,$(B)/%.o,$(1))
 
-# The product's objects, without the model loader (which the scripted binary replaces).
-CORE := $(filter-out engine/model.c,$(KERNELS) $(ENGINE) $(PROTO))
+# The product's objects, without the loader's entry points, which the scripted model replaces.
+LOADER := engine/model.c engine/inspect.c
+CORE := $(filter-out $(LOADER),$(KERNELS) $(ENGINE) $(PROTO))
+
+# ---- the product --------------------------------------------------------------------------------
 
 .PHONY: all
-all: build/geryon
+all: $(B)/geryon $(if $(filter release,$(CONFIG)),build/geryon) ## build/geryon (the default)
 
-build/geryon: $(B)/geryon
-	$(Q)cp -f $< $@.tmp && mv -f $@.tmp $@
-build/geryon-scripted: $(B)/geryon-scripted
+build/geryon build/geryon-scripted: build/%: build/release/%
 	$(Q)cp -f $< $@.tmp && mv -f $@.tmp $@
 
 # -rdynamic: the program's own MHD_queue_response must be found by libmicrohttpd (server/http.c).
-$(B)/geryon: $(call obj,$(CORE) engine/model.c $(SERVER))
+$(B)/geryon: $(call obj,$(CORE) $(LOADER) $(SERVER))
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS)
 $(B)/geryon-scripted: $(call obj,$(CORE) $(SCRIPTED) $(SERVER))
@@ -53,27 +60,129 @@ $(B)/geryon-scripted: $(call obj,$(CORE) $(SCRIPTED) $(SERVER))
 %_avx2.o: EXTRA := -mavx2 -mfma -mf16c
 $(B)/server/%.o: EXTRA := -DGERYON_COMMIT='"$(COMMIT)"'
 
-$(B)/%.o: %.c Makefile
+$(B)/%.o: %.c Makefile | packages
 	@mkdir -p $(@D)
 	@echo "  CC   $<"
 	$(Q)$(CC) $(CFLAGS) $(EXTRA) -c -o $@ $<
 
-# Unit and property tests link the whole product but main.c. A test whose name holds `scripted` or
-# `prop_engine` links the scripted model in place of the loader.
+.PHONY: packages
+packages:
+	@pkg-config --exists $(PKGS) 2>/dev/null && command -v $(CC) >/dev/null || \
+	    { echo "packages are missing: run tests/tools/deps.sh build"; exit 1; }
+
+.PHONY: run
+run: ## serve the default chat model on a fresh machine: MODEL=PATH PORT=N
+	@tests/tools/deps.sh run
+	@$(SUBMAKE) -j2 all
+	@$(if $(MODEL),,models/get-smollm2.sh)
+	@tests/tools/serve.sh "$(or $(MODEL),models/SmolLM2-135M-Instruct.Q4_1.gguf)" "$(or $(PORT),8080)"
+
+PREFIX ?= /usr/local
+.PHONY: install
+install: all ## PREFIX=/usr/local DESTDIR=
+	install -D -m 755 build/geryon $(DESTDIR)$(PREFIX)/bin/geryon
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/geryon README.md CHANGELOG.md LICENSE SECURITY.md
+
+# ---- tests --------------------------------------------------------------------------------------
+
+# C tests link the whole product but main.c. Property tests and the scripted model's own test link
+# that model in place of the loader.
 TESTLIB := $(B)/libgeryon-test.a
+TESTLINK = $(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS) -lcmocka
 $(TESTLIB): $(call obj,$(CORE) $(filter-out server/main.c,$(SERVER)) tests/harness.c)
 	$(Q)rm -f $@ && ar rcs $@ $^
-$(B)/tests/unit/test_%: $(B)/tests/unit/test_%.o $(B)/engine/model.o $(TESTLIB)
-	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS) -lcmocka
+$(B)/tests/unit/test_%: $(B)/tests/unit/test_%.o $(call obj,$(LOADER)) $(TESTLIB)
+	@echo "  LINK $@"
+	$(Q)$(TESTLINK)
+$(B)/tests/unit/test_scripted: $(B)/tests/unit/test_scripted.o $(call obj,$(SCRIPTED)) $(TESTLIB)
+	@echo "  LINK $@"
+	$(Q)$(TESTLINK)
 $(B)/tests/prop/prop_%: $(B)/tests/prop/prop_%.o $(call obj,$(SCRIPTED)) $(TESTLIB)
-	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS) -lcmocka
+	@echo "  LINK $@"
+	$(Q)$(TESTLINK)
+# A fuzz target with the plain driver, which replays and bends its corpus; needs no clang.
+$(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/driver.o $(call obj,$(LOADER)) $(TESTLIB)
+	@echo "  LINK $@"
+	$(Q)$(TESTLINK)
 
-UNIT_BINS := $(patsubst %.c,$(B)/%,$(UNIT))
-.PHONY: unit
-unit: $(UNIT_BINS)
+.PHONY: unit fuzz-replay
+unit: $(patsubst %.c,$(B)/%,$(UNIT)) ## build the C tests of CONFIG
+fuzz-replay: $(patsubst %.c,$(B)/%,$(FUZZ))
+
+build/venv/.ready: tests/requirements.txt
+	@[ -x build/venv/bin/pip ] || python3 -m venv build/venv
+	build/venv/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
+.PHONY: test test-built
+test: ## everything, on a fresh machine too; ends "N passed, N failed, N skipped"
+	@tests/tools/deps.sh test
+	@$(SUBMAKE) -j2 all build/venv/.ready
+	@$(SUBMAKE) test-built
+# What test does once the packages are there. CONFIG=asan runs all of it under the sanitizers.
+test-built: build/venv/.ready
+	@$(SUBMAKE) -j2 all $(B)/geryon-scripted unit
+	@$(SUBMAKE) -j2 CONFIG=asan fuzz-replay
+	@-models/get-smollm2.sh
+	build/venv/bin/python tests/run.py --build $(B) --fuzz-build build/asan $(TESTFLAGS)
+
+.PHONY: asan lint format format-check fuzz check
+asan: ## the whole suite under ASan and UBSan (build/asan)
+	@$(SUBMAKE) CONFIG=asan TESTFLAGS="--slow 4 $(TESTFLAGS)" test-built
+
+lint: ## include arrows between rooms, banned calls, open ends
+	@python3 tests/tools/lint.py
+
+FORMATTED := git ls-files '*.c' '*.h'
+format: ## clang-format all C sources in place
+	@$(FORMATTED) | xargs clang-format -i
+format-check:
+	@$(FORMATTED) | xargs clang-format --dry-run -Werror
+
+# libFuzzer targets: build/fuzz/fuzz_NAME tests/fuzz/corpus/NAME
+build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o $(call obj,$(CORE) $(LOADER) $(filter-out server/main.c,$(SERVER)))
+	@echo "  LINK $@"
+	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer -rdynamic -o $@ $^ $(LDLIBS)
+FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(FUZZ))
+.PHONY: fuzzers
+fuzzers: $(FUZZERS)
+fuzz: ## build/fuzz/fuzz_PARSER for each parser of outside bytes (clang); FUZZ_SECONDS=N also runs them
+	@command -v clang >/dev/null || tests/tools/deps.sh check
+	@$(SUBMAKE) -j2 CONFIG=fuzz fuzzers
+	@for target in $(if $(FUZZ_SECONDS),$(FUZZERS)); do name=$${target##*/fuzz_}; \
+	    mkdir -p build/fuzz/corpus/$$name; \
+	    $$target -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
+	        -print_final_stats=0 -artifact_prefix=build/fuzz/$$name- build/fuzz/corpus/$$name \
+	        tests/fuzz/corpus/$$name || exit 1; \
+	done
+
+check: ## test with -Werror, lint, format, the suite under ASan and UBSan, 30 s of fuzzing a parser
+	@tests/tools/deps.sh check
+	@$(SUBMAKE) lint format-check
+	@$(SUBMAKE) WERROR=1 test
+	@$(SUBMAKE) WERROR=1 asan
+	@$(SUBMAKE) fuzz FUZZ_SECONDS=30
+	@echo "make check: later parts add ThreadSanitizer, the simulation, other clients and deployment"
+
+# ---- what later parts bring ---------------------------------------------------------------------
+
+.PHONY: cuda check-gpu gpusim sim bench image test-clients test-deploy
+cuda check-gpu: WAITS := the CUDA backend (kernels/cuda)
+gpusim: WAITS := the CUDA backend and its simulator (tests/gpusim)
+sim: WAITS := the deterministic simulation (build/geryon-sim)
+bench: WAITS := geryon bench and the benches over HTTP (tests/bench)
+image: WAITS := the container files (docker)
+test-clients: WAITS := the suite of other clients and load generators
+test-deploy: WAITS := the container image and its manifests (docker)
+cuda check-gpu gpusim sim bench image test-clients test-deploy:
+	@echo "make $@: not in this version, waits for $(WAITS)" && exit 1
+
+.PHONY: clean help
+clean: ## remove build/
+	rm -rf build
+help: ## this list
+	@echo "make TARGET [CONFIG=release|debug|asan|tsan] [WERROR=1] [V=1]"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
+	@echo "  later parts:  cuda check-gpu gpusim sim bench image test-clients test-deploy"
 
 -include $(shell find build -name '*.d' 2>/dev/null)
-
-.PHONY: clean
-clean:
-	rm -rf build

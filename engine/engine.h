@@ -14,19 +14,19 @@ enum load_phase { LOAD_OPEN, LOAD_WEIGHTS, LOAD_CACHE, LOAD_WARMUP, LOAD_DONE };
 
 /* Written by the loading thread, read by any. */
 struct load_progress {
-    _Atomic int phase;            /* enum load_phase */
-    _Atomic uint32_t permille;    /* over all phases */
-    _Atomic bool cancel;          /* set by a reader: loading stops with ERR_CANCELLED */
+    _Atomic int phase;         /* enum load_phase */
+    _Atomic uint32_t permille; /* over all phases */
+    _Atomic bool cancel;       /* set by a reader: loading stops with ERR_CANCELLED */
 };
 
 struct model_options {
-    const char *path;       /* checkpoint directory, .gguf file (scripted binary: script.json) */
-    const char *name;       /* served name; NULL: directory's or file's base name */
-    const char *dtype;      /* "auto", "f32", "bf16", "f16", "q8_0", "q4_0" */
-    const char *cpu_table;  /* "auto", "ref", "avx2" */
-    uint32_t n_threads;     /* 0: cores this process may use (affinity, cpu.max) */
-    uint32_t window;        /* 0, or give a model without Orthros streams this window */
-    bool progress_bar;      /* draw on stderr when it is a terminal */
+    const char *path;      /* checkpoint directory, .gguf file (scripted binary: script.json) */
+    const char *name;      /* served name; NULL: directory's or file's base name */
+    const char *dtype;     /* "auto", "f32", "bf16", "f16", "q8_0", "q4_0" */
+    const char *cpu_table; /* "auto", "ref", "avx2" */
+    uint32_t n_threads;    /* 0: cores this process may use (affinity, cpu.max) */
+    uint32_t window;       /* 0, or give a model without Orthros streams this window */
+    bool progress_bar;     /* draw on stderr when it is a terminal */
     struct load_progress *progress; /* may be NULL */
 };
 
@@ -37,19 +37,19 @@ struct model;
 struct model_info {
     const char *name;
     const char *path;
-    const char *architecture;   /* "llama", "qwen2", "qwen3", "scripted" */
-    const char *weight_dtype;   /* of the matrices, "mixed" where several */
+    const char *architecture; /* "llama", "qwen2", "qwen3", "scripted" */
+    const char *weight_dtype; /* of the matrices, "mixed" where several */
     const char *kernel_table;
-    uint32_t vocab_size;        /* a token id is valid iff < vocab_size */
-    uint32_t context_length;    /* the model's own maximum */
-    uint32_t block_size;        /* Orthrus rows per block, 0 = none */
-    uint32_t window;            /* Orthros window, 0 = single stream */
+    uint32_t vocab_size;     /* a token id is valid iff < vocab_size */
+    uint32_t context_length; /* the model's own maximum */
+    uint32_t block_size;     /* Orthrus rows per block, 0 = none */
+    uint32_t window;         /* Orthros window, 0 = single stream */
     const int32_t *eos_ids;
     uint32_t n_eos_ids;
     bool has_chat_template;
-    bool adds_bos;              /* the tokenizer adds a start token by itself */
+    bool adds_bos; /* the tokenizer adds a start token by itself */
     uint64_t weight_bytes;
-    uint64_t fingerprint;       /* over weights (headers, sizes, samples), dtypes, window, table */
+    uint64_t fingerprint; /* over weights (headers, sizes, samples), dtypes, window, table */
 };
 
 /* Load a checkpoint. Implemented by engine/model.c; the scripted test binary links its own. */
@@ -105,16 +105,16 @@ int model_render_chat(const struct model *model, const struct chat *chat, struct
 enum { DRAFTS_AUTO = -1, DRAFTS_OFF = 0 }; /* engine_config.drafts; > 0: rows per block, fixed */
 
 struct engine_config {
-    const char *kv_dtype;       /* "auto" (f32 for f32 weights, else bf16), "f32", "bf16" */
-    uint64_t kv_bytes;          /* memory for KV pages; 0: the default of the README */
-    uint32_t max_model_len;     /* 0: the model's; lowered to what the pool holds */
-    uint32_t max_num_seqs;      /* sequences that run at once; 64 */
-    uint32_t max_batched_rows;  /* rows of one forward; an Orthros position counts two; 512 */
-    uint32_t prefill_chunk;     /* largest prefill chunk in tokens; 0: as the budget allows */
-    uint32_t max_queued;        /* sequences that may wait beyond max_num_seqs; 1024 */
-    int32_t drafts;             /* DRAFTS_AUTO, DRAFTS_OFF or rows per block */
-    bool keep_cycles;           /* remember every cycle's drafts (generate --json); allocates */
-    FILE *trace;                /* one JSON line a step, or NULL */
+    const char *kv_dtype;      /* "auto" (f32 for f32 weights, else bf16), "f32", "bf16" */
+    uint64_t kv_bytes;         /* memory for KV pages; 0: the default of the README */
+    uint32_t max_model_len;    /* 0: the model's; lowered to what the pool holds */
+    uint32_t max_num_seqs;     /* sequences that run at once; 64 */
+    uint32_t max_batched_rows; /* rows of one forward; an Orthros position counts two; 512 */
+    uint32_t prefill_chunk;    /* largest prefill chunk in tokens; 0: as the budget allows */
+    uint32_t max_queued;       /* sequences that may wait beyond max_num_seqs; 1024 */
+    int32_t drafts;            /* DRAFTS_AUTO, DRAFTS_OFF or rows per block */
+    bool keep_cycles;          /* remember every cycle's drafts (generate --json); allocates */
+    FILE *trace;               /* one JSON line a step, or NULL */
 };
 void engine_config_defaults(struct engine_config *config);
 
@@ -145,6 +145,9 @@ int engine_submit(struct engine *engine, struct request *request, struct err *er
 /* Loop thread. The request ends at the next step with FINISH_CANCELLED (or as it ended before).
  * An unknown id is ignored. */
 void engine_cancel(struct engine *engine, uint64_t id);
+/* Loop thread. The same, but only if the sequence has not started yet (limits on waiting time); one
+ * that has goes on. */
+void engine_cancel_waiting(struct engine *engine, uint64_t id);
 /* Loop thread: the next event, or false when there is none. */
 bool engine_next_event(struct engine *engine, struct event *out);
 
@@ -161,17 +164,18 @@ void engine_stop(struct engine *engine);
 
 /* Snapshot for gauges, any thread, from atomics. */
 struct engine_gauges {
-    uint32_t running, waiting;   /* sequences; a preempted one waits */
+    uint32_t running, waiting; /* sequences; a preempted one waits */
     uint32_t pages_used, pages_total;
-    bool failed;                 /* a fatal device failure happened */
-    uint64_t last_step_us;       /* engine time of the last turn of the loop */
+    bool failed;           /* a fatal device failure happened */
+    uint64_t last_step_us; /* engine time of the last turn of the loop */
     uint64_t steps, draft_forwards, main_forwards;
     uint64_t prompt_tokens, generated_tokens, proposed_tokens, accepted_tokens, preemptions;
 };
 void engine_gauges(const struct engine *engine, struct engine_gauges *out);
 
-/* With keep_cycles: cycles of a request, valid until its last event was popped and the next step.
- * Each cycle: n_drafted proposals and how many were kept. */
+/* With keep_cycles and drafts on: every cycle after prefill so far, in order; valid until the next
+ * step. Each: the proposals of its draft block (none where one token was left) and how many were
+ * kept. */
 struct cycle {
     uint32_t n_drafted, n_accepted;
     int32_t drafted[64];
@@ -183,11 +187,11 @@ uint32_t engine_cycles(const struct engine *engine, const struct cycle **out);
 struct logits_job {
     const int32_t *tokens;
     uint32_t n_tokens;
-    uint32_t chunk;   /* prefill chunk, 0 = as the row budget allows; 1 = one token at a time */
-    bool all;         /* every position, else the last */
-    bool draft;       /* after the tokens: logits of the draft block [next, mask, mask, ...] */
+    uint32_t chunk; /* prefill chunk, 0 = as the row budget allows; 1 = one token at a time */
+    bool all;       /* every position, else the last */
+    bool draft;     /* after the tokens: logits of the draft block [next, mask, mask, ...] */
     int32_t next;
-    uint32_t block;   /* rows of that block */
+    uint32_t block; /* rows of that block */
 };
 /* row(arg, position, logits [vocab_size]) is called in order of position. */
 int engine_logits(struct engine *engine, const struct logits_job *job,

@@ -32,7 +32,7 @@ struct value {
             size_t len;
         };
         struct {
-            struct value *items; /* array elements, or an object's member values */
+            struct value *items;    /* array elements, or an object's member values */
             struct value_key *keys; /* objects: [n_items]; arrays: NULL */
             size_t n_items;
         };
@@ -51,7 +51,7 @@ const struct value *value_get(const struct value *v, const char *key);
  * the step loop. `limit` bytes in all; beyond it, or without memory, alloc returns NULL. */
 struct arena;
 struct arena *arena_create(size_t limit);
-void arena_destroy(struct arena *arena); /* NULL is fine */
+void arena_destroy(struct arena *arena);              /* NULL is fine */
 void *arena_alloc(struct arena *arena, size_t bytes); /* 16-byte aligned, zeroed */
 char *arena_strndup(struct arena *arena, const char *text, size_t len);
 size_t arena_used(const struct arena *arena);
@@ -91,14 +91,14 @@ void sampling_defaults(struct sampling *sampling);
 /* One sequence to generate: one choice of one prompt. Allocated by the loop thread; belongs to the
  * engine from engine_submit until the event that ends it hands it back. */
 struct request {
-    uint64_t id;           /* unique among live requests; chosen by the submitter */
-    uint32_t choice;       /* choice number within its prompt */
-    int32_t priority;      /* lower is served sooner */
-    uint32_t max_tokens;   /* >= 1; lowered to the room left in the context by engine_submit */
-    uint32_t n_prompt;     /* >= 1, < max_model_len */
-    int32_t *prompt;       /* token ids; freed with the request by its allocator */
+    uint64_t id;         /* unique among live requests; chosen by the submitter */
+    uint32_t choice;     /* choice number within its prompt */
+    int32_t priority;    /* lower is served sooner */
+    uint32_t max_tokens; /* >= 1; lowered to the room left in the context by engine_submit */
+    uint32_t n_prompt;   /* >= 1, < max_model_len */
+    int32_t *prompt;     /* token ids; freed with the request by its allocator */
     struct sampling sampling;
-    void *user;            /* the submitter's own */
+    void *user; /* the submitter's own */
 };
 
 /* ---- events ------------------------------------------------------------------------------------ */
@@ -114,10 +114,10 @@ enum finish_reason { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED }
 /* Counts of one sequence so far. */
 struct seq_stats {
     uint32_t n_prompt;
-    uint32_t n_cached;    /* prompt tokens found in stored pages */
-    uint32_t n_output;    /* tokens that became part of the text, the ending one included */
-    uint32_t n_accepted;  /* proposals kept (and not cut by an ending) */
-    uint32_t n_rejected;  /* proposals checked and refused */
+    uint32_t n_cached;   /* prompt tokens found in stored pages */
+    uint32_t n_output;   /* tokens that became part of the text, the ending one included */
+    uint32_t n_accepted; /* proposals kept (and not cut by an ending) */
+    uint32_t n_rejected; /* proposals checked and refused */
     uint32_t prefill_passes, draft_passes, verify_passes; /* forwards that held rows of it; a plain
                                                              decode is a verify pass of 0 drafts */
     uint32_t preemptions;
@@ -128,15 +128,15 @@ struct event {
     enum event_kind kind;
     uint64_t id;
     /* EVENT_TOKENS, and what was withheld until the end on EVENT_FINISHED: */
-    const char *text;      /* whole UTF-8 characters; valid until the next engine_next_event */
+    const char *text; /* whole UTF-8 characters; valid until the next engine_next_event */
     uint32_t text_len;
     const int32_t *tokens; /* ids whose last byte of text is released by this event */
     uint32_t n_tokens;
     /* at the end: */
     enum finish_reason finish;
-    int32_t stop_index;    /* index into sampling.stop that matched, or -1 */
-    int32_t stop_id;       /* the stop token (stop_ids) that ended it, or -1 */
-    int error;             /* EVENT_FAILED: enum status */
+    int32_t stop_index; /* index into sampling.stop that matched, or -1 */
+    int32_t stop_id;    /* the stop token (stop_ids) that ended it, or -1 */
+    int error;          /* EVENT_FAILED: enum status */
     struct seq_stats stats;
     struct request *request; /* handed back with the last event, else NULL */
 };

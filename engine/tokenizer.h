@@ -19,7 +19,7 @@ struct gguf_vocab {
     uint32_t n_tokens;
     const char *const *tokens; /* byte-level text, NUL-terminated */
     const size_t *token_lens;
-    const int32_t *types;      /* 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte */
+    const int32_t *types; /* 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte */
     uint32_t n_merges;
     const char *const *merges; /* "left right" */
     int32_t bos_id, eos_id;    /* -1: none */

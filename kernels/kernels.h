@@ -33,9 +33,9 @@
 #include "kernels/base.h"
 
 enum {
-    PAGE_TOKENS = 16,   /* positions in one KV page */
-    DRAFT_MAX = 64,     /* rows of a draft block at most; a cycle emits at most DRAFT_MAX tokens */
-    MAX_END_IDS = 128,  /* tokens that end a text: end-of-sequence and stop tokens together */
+    PAGE_TOKENS = 16,  /* positions in one KV page */
+    DRAFT_MAX = 64,    /* rows of a draft block at most; a cycle emits at most DRAFT_MAX tokens */
+    MAX_END_IDS = 128, /* tokens that end a text: end-of-sequence and stop tokens together */
     MAX_MSAR_STREAMS = 8,
 };
 
@@ -135,10 +135,10 @@ struct model_shape {
     uint32_t vocab_size; /* rows of the embedding; may exceed the tokenizer's count */
     float rms_eps;
     bool tied_head;
-    bool orthros;        /* two streams: base rows write KV, output rows yield logits */
-    uint32_t window;     /* Orthros: positions a base row attends, its own included; > 0 */
-    uint32_t block_size; /* Orthrus: largest draft block in rows, 0 = no draft view */
-    int32_t mask_token;  /* Orthrus: the token of draft rows after the first */
+    bool orthros;            /* two streams: base rows write KV, output rows yield logits */
+    uint32_t window;         /* Orthros: positions a base row attends, its own included; > 0 */
+    uint32_t block_size;     /* Orthrus: largest draft block in rows, 0 = no draft view */
+    int32_t mask_token;      /* Orthrus: the token of draft rows after the first */
     uint32_t max_position;   /* rows run at positions 0 .. max_position - 1 */
     const double *rope_freq; /* [head_dim / 2] angle per position; borrowed during open */
     double rope_scale;       /* multiplies cos and sin (yarn); 1 otherwise */
@@ -153,9 +153,9 @@ struct rules {
     float top_p;       /* 0 .. 1; 0 keeps one token, 1 = off */
     float min_p;       /* 0 = off */
     uint32_t top_k;    /* 0 = off */
-    bool seeded;       /* Gumbel coupling: the text never depends on drafts; else rejection sampling */
-    uint64_t seed;     /* always set: an unseeded request was given one from the system */
-    uint32_t choice;   /* choice number within its prompt */
+    bool seeded;   /* Gumbel coupling: the text never depends on drafts; else rejection sampling */
+    uint64_t seed; /* always set: an unseeded request was given one from the system */
+    uint32_t choice;     /* choice number within its prompt */
     uint32_t min_tokens; /* end_ids are masked at output positions < min_tokens */
     uint32_t n_end_ids;
     int32_t end_ids[MAX_END_IDS];
@@ -182,11 +182,12 @@ struct segment {
     uint32_t pos;  /* position of the first row = number of positions before it in the KV */
     uint32_t n_rows;
     uint32_t n_proposed; /* the last n_proposed rows take their tokens from the slot's proposals */
-    uint32_t n_logits;   /* the last n_logits rows reach the lm_head */
+    uint32_t n_logits;   /* rows that reach the lm_head: the last n_logits (draft: the first) */
     uint32_t out_pos;    /* output position that the first row with logits decides (0 = first) */
     uint32_t prompt_len; /* tokens of the prompt: position = prompt_len + output position */
     const int32_t *tokens; /* [n_rows - n_proposed] */
-    const uint32_t *pages; /* block table: pages of positions 0 .. pos + n_rows - 1 (draft: .. pos - 1) */
+    const uint32_t
+        *pages; /* block table: pages of positions 0 .. pos + n_rows - 1 (draft: .. pos - 1) */
 };
 
 /* Segments come grouped by view (base, then output; or all draft), at most one of each view a
@@ -200,13 +201,14 @@ struct forward {
 /* What a cycle did to a slot, filled by `end` for every segment with PICK_ACCEPT, in order. */
 struct outcome {
     uint32_t slot;
-    int status;           /* OK, or ERR_INVALID: this sequence alone failed */
-    uint32_t n_proposed;  /* proposals that were verified */
-    uint32_t n_accepted;  /* how many of them were kept */
-    uint32_t n_tokens;    /* n_accepted + 1; n_accepted when `exhausted` */
-    bool exhausted;       /* every token was masked at the last place: the text ends */
-    int32_t proposed[DRAFT_MAX];
-    int32_t tokens[DRAFT_MAX];
+    int status;                  /* OK, or ERR_INVALID: this sequence alone failed */
+    uint32_t n_drafted;          /* proposals that the draft forward made for this cycle */
+    uint32_t n_proposed;         /* how many of them were verified: fewer before a token limit */
+    uint32_t n_accepted;         /* how many of them were kept */
+    uint32_t n_tokens;           /* n_accepted + 1; n_accepted when `exhausted` */
+    bool exhausted;              /* every token was masked at the last place: the text ends */
+    int32_t proposed[DRAFT_MAX]; /* [n_drafted] */
+    int32_t tokens[DRAFT_MAX];   /* [n_tokens] */
 };
 
 /* ---- the table -------------------------------------------------------------------------------- */
@@ -293,9 +295,9 @@ float gumbel_noise(uint32_t word);
 /* Scratch of one sampling call, all [vocab]; made by the caller once. */
 struct sample_scratch {
     uint32_t vocab;
-    float *probs;   /* target distribution p */
-    float *draft;   /* proposal distribution q */
-    uint32_t *ids;  /* sorting space */
+    float *probs;  /* target distribution p */
+    float *draft;  /* proposal distribution q */
+    uint32_t *ids; /* sorting space */
 };
 
 /* Steps 2 to 10 and the draw (step 11) for one row: logits [vocab] are read only. out_pos is the
@@ -306,7 +308,7 @@ int32_t sample_token(const struct rules *rules, const float *logits, uint32_t ou
                      enum draw_purpose purpose, struct sample_scratch *scratch);
 
 /* Verify n_draft proposals against target logits [n_draft + 1][vocab] (row i decides out_pos + i)
- * and fill out (all fields but slot, status). Greedy or seeded: keep while equal to the target's
+ * and fill out (all fields but slot, status; n_drafted = n_draft). Greedy or seeded: keep while equal to the target's
  * own draw. Otherwise rejection sampling: keep d with probability min(1, p(d) / q(d)), on refusal
  * draw from normalise(max(p - q, 0)). draft_logits [n_draft][vocab] give q; NULL: q = 1 at the
  * proposal (a source without a distribution). */

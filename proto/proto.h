@@ -172,7 +172,8 @@ void proto_answer(struct buf *out, const struct answer_head *head,
 
 /* SSE events, each "data: " + one line + blank line. `usage` non-NULL: continuous_usage_stats. */
 void proto_chunk_role(struct buf *out, const struct answer_head *head, uint32_t index,
-                      const int32_t *prompt_ids, uint32_t n_prompt_ids);
+                      const int32_t *prompt_ids, uint32_t n_prompt_ids,
+                      const struct usage *usage);
 void proto_chunk_text(struct buf *out, const struct answer_head *head, uint32_t index,
                       const char *text, size_t len, const int32_t *ids, uint32_t n_ids,
                       const int32_t *prompt_ids, uint32_t n_prompt_ids, const struct usage *usage);

@@ -1,6 +1,7 @@
 /* draws.c: stages `sample` and `accept`: one task a segment, each with its thread's own scratch.
  * What a draw is lives in sample.c. */
 #include <math.h>
+#include <string.h>
 
 #include "kernels/cpu/cpu.h"
 
@@ -59,8 +60,10 @@ static void accept_task(void *arg, uint32_t task, uint32_t thread) {
     if (out->status != OK) return;
     sample_accept(&slot->rules, slot->proposals, n, target, draft, s->out_pos,
                   &dev->thread_sample[thread], out);
-    out->slot = s->slot;
-    out->status = OK;
+    if (s->n_proposed > 0) { /* also those that a token limit left unverified */
+        out->n_drafted = slot->n_proposals;
+        memcpy(out->proposed, slot->proposals, slot->n_proposals * sizeof *slot->proposals);
+    }
 }
 
 int cpu_accept(struct device *dev) {

@@ -56,7 +56,9 @@ static void add_row(struct device *dev, uint32_t segment, uint32_t i) {
     dev->row_hi[row] = s->view == VIEW_DRAFT ? s->pos + s->n_rows : pos + 1;
     if (s->view == VIEW_BASE && dev->shape.orthros && pos + 1 > dev->shape.window)
         dev->row_lo[row] = pos + 1 - dev->shape.window;
-    if (i >= s->n_rows - s->n_logits) {
+    /* A draft row predicts its next token, so the last one is not needed; elsewhere the last are. */
+    bool has_logits = s->view == VIEW_DRAFT ? i < s->n_logits : i >= s->n_rows - s->n_logits;
+    if (has_logits) {
         ASSERT(dev->n_logit_rows < dev->limits.max_logit_rows);
         dev->logit_row[dev->n_logit_rows++] = row;
     }

@@ -1,0 +1,392 @@
+/* engine.c: the engine's life, and the loop thread's side of it: submitting, cancelling, events. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/engine_internal.h"
+#include "engine/memory.h"
+
+enum {
+    DEFAULT_MAX_NUM_SEQS = 64,
+    DEFAULT_MAX_QUEUED = 1024,
+    DEFAULT_MAX_ROWS = 512,
+    LOGITS_BYTES_MAX = 64 << 20, /* of one forward; a planner with less room drafts less */
+    FIRST_US_PER_ROW = 500,      /* until prefill has been measured */
+    IDLE_WAIT_MS = 1000,         /* an idle engine still turns, so that a watchdog sees it alive */
+    FULL_WAIT_MS = 1,
+};
+
+void engine_config_defaults(struct engine_config *config) {
+    *config = (struct engine_config){
+        .kv_dtype = "auto",
+        .max_num_seqs = DEFAULT_MAX_NUM_SEQS,
+        .max_batched_rows = DEFAULT_MAX_ROWS,
+        .max_queued = DEFAULT_MAX_QUEUED,
+        .drafts = DRAFTS_AUTO,
+    };
+}
+
+/* ---- sizes ------------------------------------------------------------------------------------- */
+
+static int resolve_drafts(struct engine *engine, struct err *err) {
+    uint32_t block = engine->model->shape.block_size;
+    int32_t want = engine->config.drafts;
+    if (want < DRAFTS_AUTO)
+        return err_set(err, ERR_INVALID, "drafts: %d rows, expected auto, off or 2 to %u", want,
+                       block);
+    if (want > 0 && block == 0)
+        return err_set(err, ERR_INVALID, "drafts: %d rows, but the model has no draft view", want);
+    if (want > 0 && (want < 2 || (uint32_t)want > block))
+        return err_set(err, ERR_INVALID, "drafts: %d rows, expected auto, off or 2 to %u", want,
+                       block);
+    engine->info.draft_block = want == DRAFTS_AUTO ? block : (uint32_t)want;
+    return OK;
+}
+
+static int resolve_kv_dtype(struct engine *engine, enum dtype *out, struct err *err) {
+    const char *want = engine->config.kv_dtype ? engine->config.kv_dtype : "auto";
+    int dtype = dtype_parse(want);
+    if (strcmp(want, "auto") == 0)
+        dtype = engine->model->weight_dtype == DTYPE_F32 ? DTYPE_F32 : DTYPE_BF16;
+    if (dtype != DTYPE_F32 && dtype != DTYPE_BF16)
+        return err_set(err, ERR_INVALID, "kv-dtype: %s, expected auto, f32 or bf16", want);
+    *out = (enum dtype)dtype;
+    engine->info.kv_dtype = dtype_name(*out);
+    return OK;
+}
+
+/* KV pages: what was asked for, else min(a quarter of the available memory, what all sequences at
+ * full length would take). */
+static int resolve_pages(struct engine *engine, struct err *err) {
+    const struct kernels *kernels = engine->model->kernels;
+    struct device *device = engine->model->device;
+    struct engine_config *config = &engine->config;
+    uint32_t context = engine->model->info.context_length;
+    uint32_t max_len = config->max_model_len ? config->max_model_len : context;
+    if (max_len > context)
+        return err_set(err, ERR_INVALID, "max-model-len: %u, the model's context is %u", max_len,
+                       context);
+    size_t page_bytes = kernels->page_bytes(device, engine->limits.kv_dtype);
+    uint64_t wanted = div_ceil(max_len, PAGE_TOKENS) * config->max_num_seqs, n_pages = wanted;
+    uint64_t room = config->kv_bytes;
+    if (!room) room = memory_available() / 4;
+    if (room && n_pages > room / page_bytes) n_pages = room / page_bytes;
+    if (config->kv_bytes && config->kv_bytes / page_bytes > wanted) n_pages = wanted;
+    if (n_pages > UINT32_MAX / 2) n_pages = UINT32_MAX / 2;
+    if (n_pages < 2)
+        return err_set(err, ERR_INVALID,
+                       "kv-memory: %llu bytes hold %llu pages of %zu bytes, at "
+                       "least 2 are needed",
+                       (unsigned long long)room, (unsigned long long)n_pages, page_bytes);
+    if (n_pages * PAGE_TOKENS < max_len) {
+        snprintf(engine->notice, sizeof engine->notice,
+                 "max_model_len lowered from %u to %llu: the KV pool holds no more", max_len,
+                 (unsigned long long)n_pages * PAGE_TOKENS);
+        engine->info.notice = engine->notice;
+        max_len = (uint32_t)n_pages * PAGE_TOKENS;
+    }
+    engine->info.max_model_len = max_len;
+    engine->info.n_pages = engine->limits.n_pages = (uint32_t)n_pages;
+    engine->info.kv_bytes = n_pages * page_bytes;
+    return OK;
+}
+
+static int resolve_rows(struct engine *engine, struct err *err) {
+    struct engine_config *config = &engine->config;
+    uint32_t rows = config->max_batched_rows, vocab = engine->model->shape.vocab_size;
+    if (rows < 8 || rows > 65536)
+        return err_set(err, ERR_INVALID, "max-num-batched-tokens: %u, expected 8 to 65536", rows);
+    if (config->max_num_seqs < 1 || config->max_num_seqs > 4096)
+        return err_set(err, ERR_INVALID, "max-num-seqs: %u, expected 1 to 4096",
+                       config->max_num_seqs);
+    uint64_t logits =
+        (uint64_t)config->max_num_seqs * (engine->info.draft_block ? engine->info.draft_block : 1);
+    uint64_t affordable = LOGITS_BYTES_MAX / (sizeof(float) * vocab);
+    if (affordable < config->max_num_seqs) affordable = config->max_num_seqs;
+    if (logits > affordable) logits = affordable;
+    if (logits < 16) logits = 16;
+    if (engine->info.draft_block && logits < engine->info.draft_block)
+        logits = engine->info.draft_block;
+    engine->limits.n_slots = config->max_num_seqs;
+    engine->limits.max_rows = rows;
+    engine->limits.max_logit_rows = logits > rows ? rows : (uint32_t)logits;
+    return OK;
+}
+
+/* ---- life -------------------------------------------------------------------------------------- */
+
+static int allocate(struct engine *engine) {
+    const struct model *model = engine->model;
+    struct engine_config *config = &engine->config;
+    uint32_t step_tokens = engine->info.draft_block ? engine->info.draft_block : 1;
+    engine->event_bytes_max =
+        sizeof(struct event_record) + text_chunk_max(model->tokenizer, step_tokens);
+    engine->live_cap = config->max_num_seqs + config->max_queued;
+    engine->live = calloc(engine->live_cap, sizeof *engine->live);
+    /* Room for two whole steps, so that one can run while the loop reads the other. */
+    size_t events = config->max_num_seqs * (engine->event_bytes_max + 16) +
+                    engine->live_cap * (sizeof(struct event_record) + 16);
+    engine->events = ring_create(4 * events + 64);
+    /* At most one of each kind of command a live sequence. */
+    engine->commands = ring_create(4 * engine->live_cap * (sizeof(struct command) + 8));
+    engine->outcomes = calloc(config->max_num_seqs, sizeof *engine->outcomes);
+    engine->pool = page_pool_create(engine->limits.n_pages);
+    if (!engine->live || !engine->events || !engine->commands || !engine->outcomes || !engine->pool)
+        return ERR_NOMEM;
+    struct scheduler_config scheduler = {
+        .n_slots = config->max_num_seqs,
+        .max_rows = engine->limits.max_rows,
+        .max_logit_rows = engine->limits.max_logit_rows,
+        .prefill_chunk = config->prefill_chunk,
+        .n_streams = model->shape.orthros ? 2 : 1,
+        .draft_block = engine->info.draft_block,
+        .max_position = model->shape.max_position,
+        .mask_token = model->shape.mask_token,
+    };
+    engine->scheduler = scheduler_create(&scheduler, engine->pool, model->kernels, model->device);
+    return engine->scheduler ? OK : ERR_NOMEM;
+}
+
+int engine_create(struct model *model, const struct engine_config *config, struct engine **out,
+                  struct err *err) {
+    struct engine *engine = calloc(1, sizeof *engine);
+    if (!engine) return err_set(err, ERR_NOMEM, "engine: no memory");
+    engine->model = model;
+    engine->config = *config;
+    engine->wake_fd = -1;
+    engine->us_per_row = FIRST_US_PER_ROW;
+    engine->was_idle = true;
+    engine->info.max_num_seqs = config->max_num_seqs;
+    engine->info.page_tokens = PAGE_TOKENS;
+    int rc = resolve_drafts(engine, err);
+    if (rc == OK) rc = resolve_kv_dtype(engine, &engine->limits.kv_dtype, err);
+    if (rc == OK) rc = resolve_rows(engine, err);
+    if (rc == OK) rc = resolve_pages(engine, err);
+    if (rc != OK) goto fail;
+    engine->info.workspace_bytes = model->kernels->workspace_bytes(model->device, &engine->limits);
+    rc = model->kernels->reserve(model->device, &engine->limits, err);
+    if (rc != OK) goto fail;
+    rc = allocate(engine);
+    if (rc != OK) {
+        err_set(err, rc, "engine: no memory for %u sequences", engine->live_cap);
+        goto fail;
+    }
+    engine->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (engine->wake_fd < 0) {
+        rc = err_set(err, ERR_IO, "eventfd: %s", strerror(errno));
+        goto fail;
+    }
+    *out = engine;
+    return OK;
+fail:
+    engine_destroy(engine);
+    return rc;
+}
+
+void engine_destroy(struct engine *engine) {
+    if (!engine) return;
+    ASSERT(!engine->running);
+    for (uint32_t i = 0; i < engine->n_live; i++)
+        sequence_destroy(engine->live[i]);
+    sequence_destroy(engine->ended);
+    if (engine->wake_fd >= 0) close(engine->wake_fd);
+    scheduler_destroy(engine->scheduler);
+    page_pool_destroy(engine->pool);
+    ring_destroy(engine->commands);
+    ring_destroy(engine->events);
+    free(engine->outcomes);
+    free(engine->cycles);
+    free(engine->live);
+    free(engine);
+}
+
+const struct engine_info *engine_info(const struct engine *engine) {
+    return &engine->info;
+}
+
+/* ---- the loop thread's side -------------------------------------------------------------------- */
+
+static void wake(struct engine *engine) {
+    uint64_t one = 1;
+    ssize_t n = write(engine->wake_fd, &one, sizeof one);
+    (void)n; /* EAGAIN: the counter is full, so it is awake already */
+}
+
+/* Room is there: at most one command of each kind a live sequence is ever in the ring. */
+static void push_command(struct engine *engine, const struct command *command) {
+    struct command *slot = ring_reserve(engine->commands, sizeof *slot);
+    ASSERT(slot);
+    *slot = *command;
+    ring_publish(engine->commands, sizeof *slot);
+    wake(engine);
+}
+
+int engine_submit(struct engine *engine, struct request *request, struct err *err) {
+    uint32_t max_len = engine->info.max_model_len;
+    ASSERT(request->n_prompt > 0 && request->max_tokens > 0);
+    if (atomic_load_explicit(&engine->counters.failed, memory_order_acquire))
+        return err_set(err, ERR_DEVICE, "the engine has failed");
+    if (request->n_prompt >= max_len)
+        return err_set(err, ERR_TOO_LONG, "prompt of %u tokens, max_model_len is %u",
+                       request->n_prompt, max_len);
+    if (engine->n_live == engine->live_cap)
+        return err_set(err, ERR_FULL, "%u sequences are running or waiting, the limit",
+                       engine->n_live);
+    if (request->max_tokens > max_len - request->n_prompt)
+        request->max_tokens = max_len - request->n_prompt;
+    struct sequence *seq =
+        sequence_create(request, engine->model, request->max_tokens, engine->info.draft_block);
+    if (!seq)
+        return err_set(err, ERR_NOMEM, "no memory for a sequence of %u tokens",
+                       request->n_prompt + request->max_tokens);
+    seq->arrival = engine->next_arrival++;
+    seq->live_idx = engine->n_live;
+    engine->live[engine->n_live++] = seq;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    seq->stats.submitted_us = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+    push_command(engine, &(struct command){.kind = COMMAND_SUBMIT, .seq = seq});
+    return OK;
+}
+
+void engine_cancel(struct engine *engine, uint64_t id) {
+    for (uint32_t i = 0; i < engine->n_live; i++) {
+        struct sequence *seq = engine->live[i];
+        if (seq->request->id != id || seq->cancel_sent) continue;
+        seq->cancel_sent = true;
+        push_command(engine, &(struct command){.kind = COMMAND_CANCEL, .id = id});
+    }
+}
+
+void engine_cancel_waiting(struct engine *engine, uint64_t id) {
+    for (uint32_t i = 0; i < engine->n_live; i++) {
+        struct sequence *seq = engine->live[i];
+        if (seq->request->id != id || seq->cancel_waiting_sent) continue;
+        seq->cancel_waiting_sent = true;
+        push_command(engine, &(struct command){.kind = COMMAND_CANCEL_WAITING, .id = id});
+    }
+}
+
+/* The last event of a sequence was handed out: it is live no more. */
+static void forget(struct engine *engine, struct sequence *seq) {
+    struct sequence *moved = engine->live[--engine->n_live];
+    engine->live[seq->live_idx] = moved;
+    moved->live_idx = seq->live_idx;
+    engine->ended = seq; /* the event points into its tokens until the next call */
+}
+
+bool engine_next_event(struct engine *engine, struct event *out) {
+    if (engine->event_held) ring_pop(engine->events);
+    engine->event_held = false;
+    sequence_destroy(engine->ended);
+    engine->ended = NULL;
+    const struct event_record *record = ring_front(engine->events);
+    if (!record) return false;
+    engine->event_held = true;
+    struct sequence *seq = record->seq;
+    *out = (struct event){
+        .kind = record->kind,
+        .id = seq->request->id,
+        .text = record->text,
+        .text_len = record->text_len,
+        .tokens = seq->tokens + seq->n_prompt + record->first_token,
+        .n_tokens = record->n_tokens,
+        .finish = record->finish,
+        .stop_index = record->stop_index,
+        .stop_id = record->stop_id,
+        .error = record->error,
+        .stats = record->stats,
+    };
+    if (record->kind != EVENT_TOKENS) {
+        out->request = seq->request;
+        forget(engine, seq);
+    }
+    return true;
+}
+
+void engine_gauges(const struct engine *engine, struct engine_gauges *out) {
+    const struct counters *c = &engine->counters;
+    *out = (struct engine_gauges){
+        .running = c->running,
+        .waiting = c->waiting,
+        .pages_used = c->pages_used,
+        .pages_total = engine->info.n_pages,
+        .failed = c->failed,
+        .last_step_us = c->last_step_us,
+        .steps = c->steps,
+        .draft_forwards = c->draft_forwards,
+        .main_forwards = c->main_forwards,
+        .prompt_tokens = c->prompt_tokens,
+        .generated_tokens = c->generated_tokens,
+        .proposed_tokens = c->proposed_tokens,
+        .accepted_tokens = c->accepted_tokens,
+        .preemptions = c->preemptions,
+    };
+}
+
+uint32_t engine_cycles(const struct engine *engine, const struct cycle **out) {
+    *out = engine->cycles;
+    return engine->n_cycles;
+}
+
+/* ---- the engine thread ------------------------------------------------------------------------- */
+
+int engine_step(struct engine *engine, uint64_t now_us) {
+    ASSERT(!engine->running);
+    bool emitted = false;
+    return step_run(engine, now_us, &emitted);
+}
+
+static uint64_t now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static void sleep_until_woken(struct engine *engine, int timeout_ms) {
+    struct pollfd fd = {.fd = engine->wake_fd, .events = POLLIN};
+    uint64_t count;
+    if (poll(&fd, 1, timeout_ms) > 0) {
+        ssize_t n = read(engine->wake_fd, &count, sizeof count);
+        (void)n;
+    }
+}
+
+static void *thread_main(void *arg) {
+    struct engine *engine = arg;
+    while (!atomic_load_explicit(&engine->stop, memory_order_acquire)) {
+        bool emitted = false;
+        uint64_t steps = engine->counters.steps;
+        int rc = step_run(engine, now_us(), &emitted);
+        if (emitted) engine->notify(engine->notify_arg);
+        if (rc <= 0)
+            sleep_until_woken(engine, IDLE_WAIT_MS);
+        else if (engine->counters.steps == steps)
+            sleep_until_woken(engine, FULL_WAIT_MS);
+    }
+    return NULL;
+}
+
+int engine_start(struct engine *engine, void (*notify)(void *arg), void *arg, struct err *err) {
+    ASSERT(!engine->running);
+    engine->notify = notify;
+    engine->notify_arg = arg;
+    atomic_store(&engine->stop, false);
+    atomic_store(&engine->counters.last_step_us, now_us());
+    int rc = pthread_create(&engine->thread, NULL, thread_main, engine);
+    if (rc) return err_set(err, ERR_IO, "cannot start the engine thread: %s", strerror(rc));
+    engine->running = true;
+    return OK;
+}
+
+void engine_stop(struct engine *engine) {
+    if (!engine || !engine->running) return;
+    atomic_store_explicit(&engine->stop, true, memory_order_release);
+    wake(engine);
+    pthread_join(engine->thread, NULL);
+    engine->running = false;
+}

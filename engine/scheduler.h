@@ -1,0 +1,70 @@
+/* scheduler.h: which rows run in the next cycle. Pure policy over sequences, pages and budgets: no
+ * clock, no device arithmetic, no events. Every step is planned anew.
+ *
+ * Order: (1) waiting sequences are admitted while a slot and all pages of their known tokens are
+ * there; (2) every decoding sequence gets the rows of one token, (3) then draft blocks, (4) then
+ * prefill chunks in arrival order within priority. A share of the rows is kept for prefill, and
+ * whoever found no room stands first next time, so that neither starves. When pages run out:
+ * drafts are left out first (before their proposals are drawn), then the youngest sequence of the
+ * lowest priority is preempted; nobody is preempted for a draft. Engine thread only. */
+#ifndef GERYON_SCHEDULER_H
+#define GERYON_SCHEDULER_H
+
+#include "engine/sequence.h"
+
+struct scheduler_config {
+    uint32_t n_slots;
+    uint32_t max_rows;       /* rows of one forward */
+    uint32_t max_logit_rows; /* rows with logits of one forward */
+    uint32_t prefill_chunk;  /* 0 = no own limit */
+    uint32_t n_streams;      /* rows a decoded position takes: 2 in an Orthros model */
+    uint32_t draft_block;    /* rows of a draft block, 0 = no drafts */
+    uint32_t max_position;   /* no row stands at or beyond it */
+    int32_t mask_token;
+};
+
+struct scheduler; /* opaque */
+
+struct scheduler *scheduler_create(const struct scheduler_config *config, struct page_pool *pool,
+                                   const struct kernels *kernels, struct device *device);
+void scheduler_destroy(struct scheduler *scheduler);
+
+/* Put a sequence into the waiting line, by priority and arrival. */
+void scheduler_add(struct scheduler *scheduler, struct sequence *seq);
+/* Take a sequence out for good, wherever it is; its pages and slot are given back. */
+void scheduler_remove(struct scheduler *scheduler, struct sequence *seq);
+
+/* One sequence's part of a cycle. */
+struct work {
+    struct sequence *seq;
+    uint32_t n_rows;  /* main positions: a prefill chunk, or 1 + n_draft */
+    uint32_t n_block; /* rows of the draft block, 0 = none */
+    uint32_t n_draft; /* proposals to verify, n_block - 1 or fewer before the token limit */
+    bool samples;     /* its last rows pick tokens (a PICK_ACCEPT segment) */
+};
+
+struct plan {
+    struct work *work; /* decode first, then prefill */
+    uint32_t n_work;
+    struct forward draft, main; /* n_segments 0: no such forward */
+    uint32_t n_base_rows, n_output_rows, n_draft_rows, n_prefill_rows;
+    uint32_t n_preempted; /* sequences sent back to the line while planning */
+};
+
+/* Plan the next cycle. max_prefill_rows bounds the prefill rows of this step (a step must stay
+ * short); at least one page's worth is planned when anything waits for prefill. The plan lives
+ * until the next call. Returns false when nothing can run. now_us stamps sequences that start. */
+bool scheduler_plan(struct scheduler *scheduler, uint32_t max_prefill_rows, uint64_t now_us,
+                    struct plan *plan);
+
+/* Running sequences by slot, NULL where free; and the waiting line's head. */
+struct sequence *const *scheduler_running(const struct scheduler *scheduler);
+struct sequence *scheduler_waiting(const struct scheduler *scheduler);
+uint32_t scheduler_n_running(const struct scheduler *scheduler);
+uint32_t scheduler_n_waiting(const struct scheduler *scheduler);
+
+/* Every page is free or held exactly as often as counted; block tables cover the KV, and not more
+ * once a step is over. Trips an ASSERT. */
+void scheduler_check(const struct scheduler *scheduler);
+
+#endif

@@ -1,0 +1,297 @@
+/* step.c: one step of the engine: drain commands, plan, run the two forwards of a cycle, take in
+ * what they yielded, emit events. Nothing here waits, and nothing allocates. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/engine_internal.h"
+
+enum {
+    STEP_TARGET_US = 100000,   /* prefill is cut so that a step lasts about this long at most */
+    PREFILL_ROWS_MEASURED = 8, /* steps with fewer prefill rows say nothing about their price */
+};
+
+/* ---- events ------------------------------------------------------------------------------------ */
+
+/* What a sequence's end looks like. */
+struct ending {
+    enum event_kind kind;
+    enum finish_reason finish;
+    int32_t stop_index, stop_id;
+    int error;
+};
+
+static void push_event(struct engine *engine, struct sequence *seq, const struct text_chunk *chunk,
+                       const struct ending *ending) {
+    size_t bytes = sizeof(struct event_record) + chunk->text_len;
+    struct event_record *record = ring_reserve(engine->events, bytes);
+    ASSERT(record); /* step_run made sure of the room */
+    *record = (struct event_record){
+        .seq = seq,
+        .kind = ending->kind,
+        .finish = ending->finish,
+        .stop_index = ending->stop_index,
+        .stop_id = ending->stop_id,
+        .error = ending->error,
+        .first_token = chunk->first_token,
+        .n_tokens = chunk->n_tokens,
+        .text_len = chunk->text_len,
+        .stats = seq->stats,
+    };
+    if (chunk->text_len) memcpy(record->text, chunk->text, chunk->text_len);
+    ring_publish(engine->events, bytes);
+}
+
+/* The one way out: finished, cancelled, client gone or failed; gives back every page. After the
+ * event is published the loop thread may free the sequence, so it is touched no more. */
+static void retire(struct engine *engine, struct sequence *seq, const struct ending *ending) {
+    scheduler_remove(engine->scheduler, seq);
+    struct text_chunk chunk = {0};
+    if (ending->kind == EVENT_FINISHED) {
+        text_finish(seq->text);
+        chunk = text_take(seq->text);
+    }
+    seq->stats.n_output = seq->n_output;
+    push_event(engine, seq, &chunk, ending);
+}
+
+static void retire_failed(struct engine *engine, struct sequence *seq, int error) {
+    retire(engine, seq,
+           &(struct ending){.kind = EVENT_FAILED, .stop_index = -1, .stop_id = -1, .error = error});
+}
+
+/* A device failure is not survivable within a batch: everyone fails, and whoever comes later. */
+static int fail_all(struct engine *engine, bool *emitted) {
+    engine->failed = true;
+    atomic_store_explicit(&engine->counters.failed, true, memory_order_release);
+    for (uint32_t slot = 0; slot < engine->config.max_num_seqs; slot++) {
+        struct sequence *seq = scheduler_running(engine->scheduler)[slot];
+        if (seq) retire_failed(engine, seq, ERR_DEVICE);
+    }
+    while (scheduler_waiting(engine->scheduler))
+        retire_failed(engine, scheduler_waiting(engine->scheduler), ERR_DEVICE);
+    *emitted = true;
+    return ERR_DEVICE;
+}
+
+/* ---- commands ---------------------------------------------------------------------------------- */
+
+static struct sequence *find(const struct engine *engine, uint64_t id) {
+    for (uint32_t slot = 0; slot < engine->config.max_num_seqs; slot++) {
+        struct sequence *seq = scheduler_running(engine->scheduler)[slot];
+        if (seq && seq->request->id == id) return seq;
+    }
+    struct sequence *seq = scheduler_waiting(engine->scheduler);
+    while (seq && seq->request->id != id)
+        seq = seq->next;
+    return seq;
+}
+
+static void drain_commands(struct engine *engine, bool *emitted) {
+    const struct command *command;
+    while ((command = ring_front(engine->commands))) {
+        struct sequence *seq = command->seq;
+        if (command->kind == COMMAND_SUBMIT) {
+            scheduler_add(engine->scheduler, seq);
+            if (engine->failed) {
+                retire_failed(engine, seq, ERR_DEVICE);
+                *emitted = true;
+            }
+        } else if ((seq = find(engine, command->id)) && /* it may have ended before */
+                   (command->kind == COMMAND_CANCEL || !seq->stats.started_us)) {
+            retire(engine, seq,
+                   &(struct ending){.kind = EVENT_FINISHED,
+                                    .finish = FINISH_CANCELLED,
+                                    .stop_index = -1,
+                                    .stop_id = -1});
+            *emitted = true;
+        }
+        ring_pop(engine->commands);
+    }
+}
+
+/* ---- what a cycle yielded ---------------------------------------------------------------------- */
+
+static void remember_cycle(struct engine *engine, const struct outcome *outcome) {
+    if (engine->n_cycles == engine->cycles_cap) {
+        uint32_t cap = engine->cycles_cap ? 2 * engine->cycles_cap : 256;
+        struct cycle *grown = realloc(engine->cycles, cap * sizeof *grown);
+        if (!grown) return; /* the record ends here; the text does not */
+        engine->cycles = grown;
+        engine->cycles_cap = cap;
+    }
+    struct cycle *cycle = &engine->cycles[engine->n_cycles++];
+    cycle->n_drafted = outcome->n_drafted;
+    cycle->n_accepted = outcome->n_accepted;
+    memcpy(cycle->drafted, outcome->proposed, outcome->n_drafted * sizeof(int32_t));
+}
+
+static void add(_Atomic uint64_t *counter, uint64_t n) {
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+/* The tokens one verification (or the end of a prefill) gave to a sequence. */
+static void absorb_outcome(struct engine *engine, const struct work *work,
+                           const struct outcome *outcome, uint64_t now_us) {
+    struct sequence *seq = work->seq;
+    struct ending ending = {.kind = EVENT_FINISHED};
+    uint32_t n_emitted = sequence_append(seq, engine->model, outcome->tokens, outcome->n_tokens,
+                                         &ending.finish, &ending.stop_index, &ending.stop_id);
+    /* Proposals beyond an ending were neither kept nor refused as far as anyone can see. */
+    uint32_t n_accepted = outcome->n_accepted < n_emitted ? outcome->n_accepted : n_emitted;
+    bool cut = n_emitted < outcome->n_tokens;
+    uint32_t n_rejected = cut ? 0 : outcome->n_proposed - outcome->n_accepted;
+    if (outcome->exhausted && ending.finish == FINISH_NONE) ending.finish = FINISH_STOP;
+    seq->stats.n_accepted += n_accepted;
+    seq->stats.n_rejected += n_rejected;
+    seq->stats.n_output = seq->n_output;
+    if (n_emitted) {
+        if (!seq->stats.first_token_us) seq->stats.first_token_us = now_us;
+        seq->stats.last_token_us = now_us;
+    }
+    add(&engine->counters.generated_tokens, n_emitted);
+    add(&engine->counters.proposed_tokens, n_accepted + n_rejected);
+    add(&engine->counters.accepted_tokens, n_accepted);
+    if (engine->config.keep_cycles && engine->info.draft_block && seq->state == SEQ_DECODE)
+        remember_cycle(engine, outcome);
+    if (ending.finish != FINISH_NONE) {
+        retire(engine, seq, &ending);
+        return;
+    }
+    seq->n_kv = seq->n_tokens - 1; /* everything but the newest token; refused drafts are cut off */
+    seq->state = SEQ_DECODE;
+    sequence_cut(seq, seq->n_kv, engine->pool);
+    struct text_chunk chunk = text_take(seq->text);
+    if (chunk.text_len || chunk.n_tokens)
+        push_event(engine, seq, &chunk,
+                   &(struct ending){.kind = EVENT_TOKENS, .stop_index = -1, .stop_id = -1});
+}
+
+static void absorb(struct engine *engine, const struct plan *plan, uint64_t now_us, bool *emitted) {
+    const struct outcome *outcome = engine->outcomes;
+    for (uint32_t i = 0; i < plan->n_work; i++) {
+        const struct work *work = &plan->work[i];
+        struct sequence *seq = work->seq;
+        if (seq->state == SEQ_PREFILL) {
+            seq->n_kv += work->n_rows;
+            seq->stats.prefill_passes++;
+            add(&engine->counters.prompt_tokens, work->n_rows);
+            if (!work->samples && seq->n_kv == sequence_prefill_end(seq) && seq->n_output > 0)
+                seq->state = SEQ_DECODE; /* a preempted text is whole again */
+        } else {
+            seq->stats.draft_passes += work->n_draft > 0;
+            seq->stats.verify_passes++;
+        }
+        if (!work->samples) continue;
+        ASSERT(outcome->slot == seq->slot);
+        if (outcome->status != OK)
+            retire_failed(engine, seq, outcome->status);
+        else
+            absorb_outcome(engine, work, outcome, now_us);
+        outcome++;
+        *emitted = true;
+    }
+}
+
+/* ---- one step ---------------------------------------------------------------------------------- */
+
+static uint64_t clock_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* Prefill rows that fit a step. The clock steers chunk sizes only, which change no result. */
+static uint32_t prefill_bound(const struct engine *engine) {
+    double rows = STEP_TARGET_US / engine->us_per_row;
+    return rows > engine->limits.max_rows ? engine->limits.max_rows : (uint32_t)rows;
+}
+
+static int run_cycle(struct engine *engine, const struct plan *plan) {
+    const struct kernels *kernels = engine->model->kernels;
+    struct device *device = engine->model->device;
+    const struct model_shape *shape = &engine->model->shape;
+    int rc = OK;
+    if (plan->draft.n_segments) {
+        rc = forward_run(kernels, device, shape, &plan->draft);
+        if (rc == OK) rc = kernels->sample(device);
+        add(&engine->counters.draft_forwards, 1);
+    }
+    if (rc == OK) rc = forward_run(kernels, device, shape, &plan->main);
+    if (rc == OK) rc = kernels->accept(device);
+    if (rc == OK) rc = kernels->end(device, engine->outcomes);
+    add(&engine->counters.main_forwards, 1);
+    return rc;
+}
+
+static void publish_gauges(struct engine *engine, uint64_t now_us) {
+    struct counters *c = &engine->counters;
+    uint32_t used = page_pool_n_pages(engine->pool) - page_pool_n_free(engine->pool);
+    atomic_store_explicit(&c->running, scheduler_n_running(engine->scheduler),
+                          memory_order_relaxed);
+    atomic_store_explicit(&c->waiting, scheduler_n_waiting(engine->scheduler),
+                          memory_order_relaxed);
+    atomic_store_explicit(&c->pages_used, used, memory_order_relaxed);
+    atomic_store_explicit(&c->last_step_us, now_us, memory_order_relaxed);
+}
+
+static void trace(const struct engine *engine, const struct plan *plan, uint64_t now_us,
+                  uint64_t took_us) {
+    FILE *f = engine->config.trace;
+    if (!f) return;
+    const struct counters *c = &engine->counters;
+    fprintf(f,
+            "{\"step\":%llu,\"t_us\":%llu,\"took_us\":%llu,\"rows\":{\"base\":%u,\"output\":%u,"
+            "\"draft\":%u,\"prefill\":%u},\"running\":%u,\"waiting\":%u,\"preempted\":%u,"
+            "\"pages_used\":%u,\"pages_total\":%u}\n",
+            (unsigned long long)c->steps, (unsigned long long)now_us, (unsigned long long)took_us,
+            plan->n_base_rows, plan->n_output_rows, plan->n_draft_rows, plan->n_prefill_rows,
+            c->running, c->waiting, plan->n_preempted, c->pages_used,
+            page_pool_n_pages(engine->pool));
+    fflush(f);
+}
+
+/* Whether the loop has drained enough for everything this step may emit. */
+static bool room_for_events(const struct engine *engine) {
+    size_t n_text = engine->config.max_num_seqs;
+    size_t n_bare = engine->live_cap;
+    return ring_has_room(engine->events,
+                         n_text * engine->event_bytes_max + n_bare * sizeof(struct event_record),
+                         n_text + n_bare);
+}
+
+int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
+    if (!room_for_events(engine)) return 1;
+    drain_commands(engine, emitted);
+    publish_gauges(engine, now_us);
+    if (engine->failed) return ERR_DEVICE;
+    struct plan plan;
+    bool any = scheduler_plan(engine->scheduler, prefill_bound(engine), now_us, &plan);
+    add(&engine->counters.preemptions, plan.n_preempted);
+    if (!any) {
+        ASSERT(scheduler_n_running(engine->scheduler) + scheduler_n_waiting(engine->scheduler) ==
+               0);
+        if (!engine->was_idle) trace(engine, &plan, now_us, 0);
+        engine->was_idle = true;
+        return 0;
+    }
+    engine->was_idle = false;
+    uint64_t begun_us = clock_us();
+    int rc = run_cycle(engine, &plan);
+    uint64_t took_us = clock_us() - begun_us;
+    add(&engine->counters.steps, 1);
+    if (rc != OK) return fail_all(engine, emitted);
+    uint32_t n_rows = plan.n_base_rows + plan.n_output_rows + plan.n_draft_rows;
+    if (plan.n_prefill_rows >= PREFILL_ROWS_MEASURED) {
+        double cost = (double)took_us / n_rows;
+        engine->us_per_row += (cost - engine->us_per_row) * 0.25;
+        if (engine->us_per_row < 1) engine->us_per_row = 1;
+    }
+    absorb(engine, &plan, now_us + took_us, emitted);
+#ifdef GERYON_SLOW_CHECKS
+    scheduler_check(engine->scheduler);
+#endif
+    publish_gauges(engine, now_us + took_us);
+    trace(engine, &plan, now_us, took_us);
+    return scheduler_n_running(engine->scheduler) + scheduler_n_waiting(engine->scheduler) > 0;
+}

@@ -1,0 +1,24 @@
+/* request_internal.h: the two parts of a body that need code of their own. Each comes in the two
+ * passes of validation: types first, then values; the second also stores what it checked. */
+#ifndef GERYON_PROTO_REQUEST_INTERNAL_H
+#define GERYON_PROTO_REQUEST_INTERNAL_H
+
+#include "proto/fields.h"
+
+/* prompt.c: a string, strings, token ids, or arrays of ids. */
+int prompt_check_types(const struct value *prompt, struct api_error *err);
+int prompt_store(const struct value *prompt, const struct proto_limits *limits,
+                 struct api_request *request, struct api_error *err);
+
+/* messages.c: the conversation, normalised in place for the template. values_left bounds the values
+ * of tool-call arguments, which are JSON inside strings. */
+int messages_check_types(struct value *messages, struct api_error *err);
+int messages_store(struct value *messages, const struct proto_limits *limits, size_t *values_left,
+                   struct api_request *request, struct api_error *err);
+
+/* messages.c: chat_template_kwargs and reasoning_effort into request->template_kwargs; either may be
+ * NULL. */
+int messages_store_kwargs(struct value *kwargs, const struct value *effort,
+                          struct api_request *request, struct api_error *err);
+
+#endif

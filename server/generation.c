@@ -1,0 +1,594 @@
+/* generation.c: a request's sequences in the engine.
+ *
+ * A sequence is known to the engine by a number: generation << 32 | place in the table of live
+ * sequences. Its place is free again once its last event was popped; the exchange may be gone long
+ * before, then its events fall on the floor. */
+#include "server/generation.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/clock.h"
+#include "server/front.h"
+#include "server/ids.h"
+
+enum {
+    WAKES_PER_TURN = 256,
+    EVENTS_PER_TURN = 4096,
+    DRAIN_SAMPLES = 32,
+    NO_PLACE = -1,
+};
+
+struct place {
+    struct exchange *exchange; /* NULL: nobody waits for its events */
+    uint32_t choice;
+    uint32_t generation;
+    int32_t next_free;
+    bool used;
+};
+
+struct live {
+    uint32_t n, cap;
+    int32_t free_head;
+    uint64_t ended_us[DRAIN_SAMPLES]; /* when sequences ended lately, for Retry-After */
+    uint32_t n_ended;
+    struct place places[];
+};
+
+/* One sequence of the request. */
+struct choice {
+    uint64_t id;     /* in the engine; 0 = ended */
+    int32_t *prompt; /* a copy, only with return_token_ids */
+    uint32_t n_prompt;
+    bool prompt_sent; /* in a chunk */
+    struct buf text;  /* whole answers only */
+    struct tokens ids;
+    struct seq_stats stats;
+    enum finish_reason finish;
+    int32_t stop_index, stop_id;
+};
+
+struct generation {
+    struct api_request request;
+    struct answer_head head;
+    char id[64];
+    uint64_t seed, submitted_us, first_us;
+    bool failed;
+    bool asked_queue_timeout;
+    uint32_t n_choices, n_running;
+    struct choice choices[];
+};
+
+/* ---- the table of live sequences --------------------------------------------------------------- */
+
+int generation_create_table(struct server *server, struct err *err) {
+    uint32_t cap = engine_info(server->engine)->max_num_seqs + server->options->max_queued_requests;
+    struct live *live = calloc(1, sizeof *live + (size_t)cap * sizeof live->places[0]);
+    if (!live) return err_set(err, ERR_NOMEM, "no memory for %u live sequences", cap);
+    live->cap = cap;
+    for (uint32_t i = 0; i < cap; i++)
+        live->places[i].next_free = i + 1 < cap ? (int32_t)(i + 1) : NO_PLACE;
+    server->live = live;
+    return OK;
+}
+
+void generation_destroy_table(struct server *server) {
+    free(server->live);
+    server->live = NULL;
+}
+
+uint32_t generation_n_live(const struct server *server) {
+    return server->live ? server->live->n : 0;
+}
+
+static uint64_t place_take(struct live *live, struct exchange *ex, uint32_t choice) {
+    ASSERT(live->free_head != NO_PLACE);
+    uint32_t i = (uint32_t)live->free_head;
+    struct place *place = &live->places[i];
+    live->free_head = place->next_free;
+    live->n++;
+    place->exchange = ex;
+    place->choice = choice;
+    place->used = true;
+    if (!++place->generation) place->generation = 1;
+    return (uint64_t)place->generation << 32 | i;
+}
+
+static struct place *place_find(struct live *live, uint64_t id) {
+    uint32_t i = (uint32_t)id;
+    if (i >= live->cap) return NULL;
+    struct place *place = &live->places[i];
+    return place->used && place->generation == id >> 32 ? place : NULL;
+}
+
+static void place_free(struct live *live, struct place *place) {
+    place->used = false;
+    place->exchange = NULL;
+    place->next_free = live->free_head;
+    live->free_head = (int32_t)(place - live->places);
+    live->n--;
+}
+
+static void note_ended(struct live *live) {
+    live->ended_us[live->n_ended++ % DRAIN_SAMPLES] = clock_us();
+}
+
+double generation_ms_per_sequence(const struct server *server, uint64_t now_us) {
+    const struct live *live = server->live;
+    if (!live || !live->n_ended) return 0;
+    uint32_t n = live->n_ended < DRAIN_SAMPLES ? live->n_ended : DRAIN_SAMPLES;
+    uint64_t oldest = live->ended_us[(live->n_ended - n) % DRAIN_SAMPLES];
+    return clock_ms(oldest, now_us) / n;
+}
+
+static struct usage usage_of(const struct generation *gen) {
+    struct usage usage = {0};
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        const struct seq_stats *stats = &gen->choices[i].stats;
+        usage.prompt_tokens += stats->n_prompt;
+        usage.completion_tokens += stats->n_output;
+        usage.cached_tokens += stats->n_cached;
+        usage.accepted_tokens += stats->n_accepted;
+        usage.rejected_tokens += stats->n_rejected;
+    }
+    return usage;
+}
+
+/* ---- admission --------------------------------------------------------------------------------- */
+
+static void request_free(struct request *request) {
+    if (!request) return;
+    free(request->prompt);
+    free(request);
+}
+
+/* No longer interested in what still runs. */
+static void detach(struct exchange *ex) {
+    struct generation *gen = ex->generation;
+    if (!gen) return;
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        struct choice *choice = &gen->choices[i];
+        if (!choice->id) continue;
+        struct place *place = place_find(ex->server->live, choice->id);
+        if (place) place->exchange = NULL;
+        engine_cancel(ex->server->engine, choice->id);
+        choice->id = 0;
+    }
+    gen->n_running = 0;
+}
+
+static struct request *make_request(const struct generation *gen, uint32_t i,
+                                    struct tokens *prompt) {
+    struct request *request = calloc(1, sizeof *request);
+    if (!request) return NULL;
+    int64_t max_tokens = gen->request.max_tokens;
+    request->choice = 0; /* choice within its prompt; n > 1 is not offered yet */
+    request->max_tokens =
+        max_tokens < 0 || max_tokens > UINT32_MAX ? UINT32_MAX : (uint32_t)max_tokens;
+    request->sampling = gen->request.sampling;
+    /* Without a client's seed, equal prompts of one request must not give equal texts. */
+    request->sampling.seed = gen->request.sampling.has_seed ? gen->seed : gen->seed + i;
+    request->n_prompt = prompt->n;
+    request->prompt = prompt->ids;
+    *prompt = (struct tokens){0};
+    return request;
+}
+
+static int keep_prompt(struct choice *choice, const struct tokens *prompt) {
+    choice->prompt = malloc(prompt->n * sizeof *choice->prompt);
+    if (!choice->prompt) return ERR_NOMEM;
+    memcpy(choice->prompt, prompt->ids, prompt->n * sizeof *choice->prompt);
+    choice->n_prompt = prompt->n;
+    return OK;
+}
+
+static int submit_one(struct exchange *ex, uint32_t i, struct tokens *prompt,
+                      struct api_error *error) {
+    struct generation *gen = ex->generation;
+    struct server *server = ex->server;
+    struct choice *choice = &gen->choices[i];
+    struct err err = {0};
+    uint32_t n_prompt = prompt->n;
+    if (gen->request.return_token_ids && keep_prompt(choice, prompt))
+        return api_error_set(error, API_INTERNAL_ERROR, NULL, "no memory for the request");
+    struct request *request = make_request(gen, i, prompt);
+    if (!request)
+        return api_error_set(error, API_INTERNAL_ERROR, NULL, "no memory for the request");
+    uint64_t id = place_take(server->live, ex, i);
+    request->id = id;
+    int rc = engine_submit(server->engine, request, &err);
+    if (!rc) {
+        choice->id = id;
+        choice->stats.n_prompt = n_prompt;
+        gen->n_running++;
+        return OK;
+    }
+    place_free(server->live, place_find(server->live, id));
+    request_free(request);
+    switch (rc) {
+    case ERR_FULL:
+        return api_error_set(error, API_QUEUE_FULL, NULL, "the waiting line is full: %s", err.msg);
+    case ERR_TOO_LONG:
+        return api_error_set(error, API_CONTEXT_LENGTH_EXCEEDED, NULL, "%s", err.msg);
+    case ERR_INVALID:
+        return api_error_set(error, API_INVALID_VALUE, NULL, "%s", err.msg);
+    case ERR_DEVICE:
+        server_engine_failed(server);
+        return api_error_set(error, API_ENGINE_FAILED, NULL, "the engine has failed");
+    default:
+        return api_error_set(error, API_INTERNAL_ERROR, NULL, "the request could not be admitted");
+    }
+}
+
+static struct generation *create(struct exchange *ex, struct api_request *request, uint32_t n) {
+    struct generation *gen = calloc(1, sizeof *gen + n * sizeof gen->choices[0]);
+    if (!gen) return NULL;
+    gen->request = *request;
+    gen->n_choices = n;
+    gen->seed = request->sampling.has_seed ? request->sampling.seed : ids_seed();
+    ids_completion(request->kind == ROUTE_CHAT ? "chatcmpl-" : "cmpl-", gen->id, sizeof gen->id);
+    gen->head = (struct answer_head){
+        .kind = request->kind,
+        .id = gen->id,
+        .created = clock_unix(),
+        .model = gen->request.model,
+        .fingerprint = ex->server->fingerprint,
+        .include_usage = request->include_usage,
+        .return_token_ids = request->return_token_ids,
+    };
+    for (uint32_t i = 0; i < n; i++)
+        gen->choices[i].stop_index = gen->choices[i].stop_id = -1;
+    ex->generation = gen;
+    return gen;
+}
+
+static int admit(struct exchange *ex, struct tokens *prompts, uint32_t n, struct api_error *error) {
+    const struct live *live = ex->server->live;
+    if (server_unavailable(ex->server, error)) return ERR_FULL;
+    if (n > live->cap)
+        return api_error_set(error, API_INVALID_VALUE, "prompt",
+                             "prompt holds %u prompts, this server takes at most %u sequences", n,
+                             live->cap);
+    if (n > live->cap - live->n)
+        return api_error_set(error, API_QUEUE_FULL, NULL,
+                             "the server is busy: %u of %u sequences are running or waiting",
+                             live->n, live->cap);
+    ex->generation->submitted_us = clock_us();
+    for (uint32_t i = 0; i < n; i++) {
+        int rc = submit_one(ex, i, &prompts[i], error);
+        if (rc) return rc;
+    }
+    return OK;
+}
+
+void generation_begin(struct exchange *ex, struct api_request *request, struct tokens *prompts,
+                      uint32_t n_prompts) {
+    struct api_error error;
+    struct generation *gen = create(ex, request, n_prompts);
+    if (!gen) {
+        api_request_free(request);
+        api_error_set(&error, API_INTERNAL_ERROR, NULL, "no memory for the request");
+        exchange_refuse(ex, &error);
+        return;
+    }
+    if (admit(ex, prompts, n_prompts, &error)) {
+        detach(ex); /* those of its sequences that got in */
+        exchange_refuse(ex, &error);
+        return;
+    }
+    ex->state = EXCHANGE_RUNNING;
+    if (!gen->request.stream) return;
+    exchange_begin_sse(ex);
+    if (gen->request.kind != ROUTE_CHAT) return;
+    struct usage usage = usage_of(gen);
+    for (uint32_t i = 0; i < n_prompts; i++) {
+        struct choice *choice = &gen->choices[i];
+        proto_chunk_role(&ex->out, &gen->head, i, choice->prompt, choice->n_prompt,
+                         gen->request.continuous_usage_stats ? &usage : NULL);
+        choice->prompt_sent = true;
+    }
+    exchange_out(ex);
+}
+
+/* ---- answers ----------------------------------------------------------------------------------- */
+
+/* Several sequences of one request: from the first that moved to the last; counts are sums. */
+static struct timings timings_of(const struct exchange *ex) {
+    const struct generation *gen = ex->generation;
+    struct timings t = {0};
+    uint64_t submitted = UINT64_MAX, started = UINT64_MAX, first = UINT64_MAX, last = 0;
+    uint64_t n_output = 0, n_accepted = 0;
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        const struct seq_stats *s = &gen->choices[i].stats;
+        if (s->submitted_us < submitted) submitted = s->submitted_us;
+        if (s->started_us && s->started_us < started) started = s->started_us;
+        if (s->first_token_us && s->first_token_us < first) first = s->first_token_us;
+        if (s->last_token_us > last) last = s->last_token_us;
+        t.cached_tokens += s->n_cached;
+        t.prefill_passes += s->prefill_passes;
+        t.draft_passes += s->draft_passes;
+        t.verify_passes += s->verify_passes;
+        t.preemptions += s->preemptions;
+        n_output += s->n_output;
+        n_accepted += s->n_accepted;
+    }
+    if (started != UINT64_MAX) t.queue_ms = clock_ms(submitted, started);
+    if (first != UINT64_MAX) {
+        t.prefill_ms = started != UINT64_MAX ? clock_ms(started, first) : 0;
+        t.ttft_ms = clock_ms(ex->arrived_us, gen->submitted_us) + clock_ms(submitted, first);
+        t.decode_ms = clock_ms(first, last);
+    }
+    if (t.decode_ms > 0 && n_output > gen->n_choices)
+        t.tokens_per_second = (double)(n_output - gen->n_choices) * 1000.0 / t.decode_ms;
+    if (t.verify_passes)
+        t.mean_accepted_length = (double)(n_accepted + t.verify_passes) / (double)t.verify_passes;
+    return t;
+}
+
+static struct answer_choice describe(const struct generation *gen, uint32_t i) {
+    const struct choice *choice = &gen->choices[i];
+    const struct sampling *sampling = &gen->request.sampling;
+    struct answer_choice out = {
+        .index = i,
+        .text = choice->text.data ? choice->text.data : "",
+        .text_len = choice->text.len,
+        .finish_reason = choice->finish == FINISH_LENGTH ? "length" : "stop",
+        .stop_id = choice->stop_id,
+    };
+    if (gen->request.return_token_ids) {
+        out.token_ids = choice->ids.ids;
+        out.n_token_ids = choice->ids.n;
+        if (!choice->prompt_sent) {
+            out.prompt_ids = choice->prompt;
+            out.n_prompt_ids = choice->n_prompt;
+        }
+    }
+    if (choice->stop_index >= 0 && (uint32_t)choice->stop_index < sampling->n_stop) {
+        out.stop_text = sampling->stop[choice->stop_index].text;
+        out.stop_len = sampling->stop[choice->stop_index].len;
+    }
+    return out;
+}
+
+static void answer_whole(struct exchange *ex) {
+    struct generation *gen = ex->generation;
+    struct usage usage = usage_of(gen);
+    struct timings timings = timings_of(ex);
+    struct buf body = {0};
+    struct answer_choice *choices = calloc(gen->n_choices, sizeof *choices);
+    bool lost = !choices;
+    for (uint32_t i = 0; i < gen->n_choices && !lost; i++) {
+        lost = gen->choices[i].text.failed;
+        choices[i] = describe(gen, i);
+    }
+    if (!lost)
+        proto_answer(&body, &gen->head, choices, gen->n_choices, &usage,
+                     gen->request.return_timings ? &timings : NULL);
+    free(choices);
+    if (lost || body.failed) {
+        struct api_error error;
+        buf_free(&body);
+        api_error_set(&error, API_INTERNAL_ERROR, NULL, "no memory for the answer");
+        exchange_refuse(ex, &error);
+        return;
+    }
+    exchange_answer(ex, 200, &body);
+}
+
+/* What follows the last finish chunk. */
+static void end_sse(struct exchange *ex) {
+    struct generation *gen = ex->generation;
+    if (gen->request.include_usage) {
+        struct usage usage = usage_of(gen);
+        struct timings timings = timings_of(ex);
+        proto_chunk_usage(&ex->out, &gen->head, &usage,
+                          gen->request.return_timings ? &timings : NULL);
+    }
+    proto_sse_done(&ex->out);
+    ex->out_ended = true;
+    ex->state = EXCHANGE_DONE;
+}
+
+/* ---- events ------------------------------------------------------------------------------------ */
+
+static void send_text(struct exchange *ex, uint32_t i, const struct event *event) {
+    struct generation *gen = ex->generation;
+    struct choice *choice = &gen->choices[i];
+    struct usage usage;
+    bool with_usage = gen->request.continuous_usage_stats;
+    bool with_prompt = gen->request.return_token_ids && !choice->prompt_sent;
+    if (with_usage) usage = usage_of(gen);
+    proto_chunk_text(&ex->out, &gen->head, i, event->text, event->text_len, event->tokens,
+                     event->n_tokens, with_prompt ? choice->prompt : NULL,
+                     with_prompt ? choice->n_prompt : 0, with_usage ? &usage : NULL);
+    choice->prompt_sent = true;
+}
+
+/* Text that became final; it may come with the ending event too. */
+static void take_text(struct exchange *ex, uint32_t i, const struct event *event) {
+    struct generation *gen = ex->generation;
+    struct choice *choice = &gen->choices[i];
+    choice->stats = event->stats;
+    if (!gen->first_us && event->stats.n_output) gen->first_us = clock_us();
+    bool late_ids = gen->request.stream && !event->text_len && event->kind == EVENT_FINISHED;
+    if (gen->request.return_token_ids && (!gen->request.stream || late_ids))
+        for (uint32_t k = 0; k < event->n_tokens; k++)
+            if (tokens_push(&choice->ids, event->tokens[k])) choice->text.failed = true;
+    if (gen->request.stream) {
+        if (event->text_len || (event->n_tokens && !late_ids)) send_text(ex, i, event);
+    } else {
+        buf_add(&choice->text, event->text, event->text_len);
+    }
+}
+
+static void finish_choice(struct exchange *ex, uint32_t i, const struct event *event) {
+    struct generation *gen = ex->generation;
+    struct choice *choice = &gen->choices[i];
+    choice->finish = event->finish;
+    choice->stop_index = event->stop_index;
+    choice->stop_id = event->stop_id;
+    choice->id = 0;
+    bool last = --gen->n_running == 0;
+    if (gen->request.stream) {
+        struct answer_choice described = describe(gen, i);
+        struct usage usage = usage_of(gen);
+        struct timings timings = timings_of(ex);
+        bool here = last && gen->request.return_timings && !gen->request.include_usage;
+        proto_chunk_finish(&ex->out, &gen->head, &described,
+                           gen->request.continuous_usage_stats ? &usage : NULL,
+                           here ? &timings : NULL);
+        choice->prompt_sent = true;
+        if (last) end_sse(ex);
+    } else if (last) {
+        answer_whole(ex);
+    }
+}
+
+void generation_fail(struct exchange *ex, const struct api_error *error) {
+    if (ex->has_answer || ex->out_ended || ex->out_failed) return;
+    front_forget(ex);
+    detach(ex);
+    if (ex->generation) ex->generation->failed = true;
+    if (!ex->is_sse) {
+        exchange_refuse(ex, error);
+        return;
+    }
+    ex->code = error->code;
+    proto_sse_error(&ex->out, error);
+    ex->out_failed = true;
+    ex->state = EXCHANGE_DONE;
+    exchange_out(ex);
+}
+
+static void fail_event(struct exchange *ex, const struct event *event) {
+    struct api_error error;
+    if (event->error == ERR_DEVICE)
+        api_error_set(&error, API_INTERNAL_ERROR, NULL, "the compute device failed");
+    else
+        api_error_set(&error, API_INTERNAL_ERROR, NULL, "the engine could not finish the request");
+    generation_fail(ex, &error);
+}
+
+static void queue_timed_out(struct exchange *ex) {
+    struct api_error error;
+    api_error_set(&error, API_QUEUE_TIMEOUT, NULL,
+                  "the request waited for its turn longer than %g s",
+                  ex->server->options->queue_timeout);
+    generation_fail(ex, &error);
+}
+
+/* One event for a living exchange. */
+static void hand_on(struct exchange *ex, uint32_t i, const struct event *event) {
+    struct generation *gen = ex->generation;
+    switch (event->kind) {
+    case EVENT_TOKENS:
+        take_text(ex, i, event);
+        break;
+    case EVENT_FINISHED:
+        if (event->finish == FINISH_CANCELLED) {
+            gen->choices[i].id = 0;
+            gen->choices[i].stats = event->stats;
+            queue_timed_out(ex); /* nothing else cancels what somebody waits for */
+            return;
+        }
+        take_text(ex, i, event);
+        finish_choice(ex, i, event);
+        break;
+    case EVENT_FAILED:
+        gen->choices[i].id = 0;
+        gen->choices[i].stats = event->stats;
+        fail_event(ex, event);
+        return;
+    }
+    if (ex->is_sse) exchange_out(ex);
+}
+
+bool generation_deliver(struct server *server) {
+    struct event event;
+    uint32_t n_wakes = 0;
+    for (uint32_t n = 0; n < EVENTS_PER_TURN; n++) {
+        if (n_wakes >= WAKES_PER_TURN) return true;
+        if (!engine_next_event(server->engine, &event)) return false;
+        struct place *place = place_find(server->live, event.id);
+        ASSERT(place); /* the engine reports only what was submitted and not yet ended */
+        struct exchange *ex = place->exchange;
+        uint32_t choice = place->choice;
+        bool was_suspended = ex && ex->suspended;
+        if (event.kind != EVENT_TOKENS) {
+            place_free(server->live, place);
+            note_ended(server->live);
+        }
+        if (event.kind == EVENT_FAILED && event.error == ERR_DEVICE) server_engine_failed(server);
+        if (ex) hand_on(ex, choice, &event);
+        if (ex && was_suspended && !ex->suspended) n_wakes++;
+        request_free(event.request);
+    }
+    return true;
+}
+
+/* ---- ending ------------------------------------------------------------------------------------ */
+
+void generation_abandon(struct exchange *ex) {
+    detach(ex);
+}
+
+void generation_free(struct exchange *ex) {
+    struct generation *gen = ex->generation;
+    if (!gen) return;
+    ASSERT(!gen->n_running);
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        free(gen->choices[i].prompt);
+        buf_free(&gen->choices[i].text);
+        tokens_free(&gen->choices[i].ids);
+    }
+    api_request_free(&gen->request);
+    free(gen);
+    ex->generation = NULL;
+}
+
+void generation_tick(struct exchange *ex, uint64_t now_us) {
+    const struct options *options = ex->server->options;
+    struct generation *gen = ex->generation;
+    double age = clock_ms(ex->arrived_us, now_us) / 1000;
+    if (options->request_timeout > 0 && age > options->request_timeout) {
+        struct api_error error;
+        api_error_set(&error, API_DEADLINE, NULL, "the request took longer than %g s",
+                      options->request_timeout);
+        generation_fail(ex, &error);
+    } else if (options->queue_timeout > 0 && age > options->queue_timeout && gen &&
+               !gen->asked_queue_timeout) {
+        /* Only the engine knows what has started: it cancels the rest, and tells. */
+        gen->asked_queue_timeout = true;
+        for (uint32_t i = 0; i < gen->n_choices; i++)
+            if (gen->choices[i].id) engine_cancel_waiting(ex->server->engine, gen->choices[i].id);
+    }
+}
+
+size_t generation_log_fields(const struct exchange *ex, struct log_field *fields, size_t cap) {
+    static const char *const NAMES[] = {"none", "stop", "length", "cancelled"};
+    const struct generation *gen = ex->generation;
+    if (!gen || cap < 10) return 0;
+    struct usage usage = usage_of(gen);
+    struct timings timings = timings_of(ex);
+    bool all_ended = true;
+    for (uint32_t i = 0; i < gen->n_choices; i++)
+        all_ended = all_ended && gen->choices[i].finish != FINISH_NONE;
+    const char *finish = gen->failed ? "error" : "abort";
+    if (all_ended) finish = NAMES[gen->choices[0].finish];
+    size_t n = 0;
+    fields[n++] = log_str("stream", gen->request.stream ? "true" : "false");
+    fields[n++] = log_int("prompt_tokens", (int64_t)usage.prompt_tokens);
+    fields[n++] = log_int("completion_tokens", (int64_t)usage.completion_tokens);
+    fields[n++] = log_int("accepted_tokens", (int64_t)usage.accepted_tokens);
+    fields[n++] = log_str("finish", finish);
+    fields[n++] = log_real("queue_ms", timings.queue_ms);
+    fields[n++] = log_real("ttft_ms", gen->first_us ? clock_ms(ex->arrived_us, gen->first_us) : 0);
+    fields[n++] = log_real("tokens_per_second", timings.tokens_per_second);
+    /* A drawn seed reproduces the text only when sent as `seed`: seeded draws use another rule. */
+    fields[n++] = log_int("seed", (int64_t)gen->seed);
+    fields[n++] = log_str("seed_note", gen->request.sampling.has_seed
+                                           ? NULL
+                                           : "drawn; reproduces a text only when sent as seed");
+    return n;
+}

@@ -1,0 +1,32 @@
+/* generation.h: a request's sequences in the engine: admission, events, answers. Loop thread. */
+#ifndef GERYON_GENERATION_H
+#define GERYON_GENERATION_H
+
+#include "server/exchange.h"
+#include "server/log.h"
+
+/* The table of live sequences; sized once the engine exists. */
+int generation_create_table(struct server *server, struct err *err);
+void generation_destroy_table(struct server *server);
+uint32_t generation_n_live(const struct server *server);
+
+/* Admit: one sequence per prompt, all or nothing. Takes request and the ids in prompts[0..n), also
+ * on failure; ex is then answered with the refusal. */
+void generation_begin(struct exchange *ex, struct api_request *request, struct tokens *prompts,
+                      uint32_t n_prompts);
+/* Pop the engine's events and hand them on, a bounded number of wake-ups a call; true when more may
+ * be waiting. */
+bool generation_deliver(struct server *server);
+/* End with an error: an answer, or an event and a broken stream. What still runs is cancelled. */
+void generation_fail(struct exchange *ex, const struct api_error *error);
+/* Nobody waits any more: cancel what runs. */
+void generation_abandon(struct exchange *ex);
+/* Limits in time; may end the exchange with an error. */
+void generation_tick(struct exchange *ex, uint64_t now_us);
+void generation_free(struct exchange *ex);
+/* How many ended in recent time, for Retry-After: milliseconds per sequence, 0 = unknown. */
+double generation_ms_per_sequence(const struct server *server, uint64_t now_us);
+/* Fields for the request's log line. */
+size_t generation_log_fields(const struct exchange *ex, struct log_field *fields, size_t cap);
+
+#endif

@@ -1,0 +1,135 @@
+#include "server/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LINE_MAX_BYTES = 4096 };
+
+static enum log_level max_level = LOG_INFO;
+static bool as_json;
+
+static const char *const LEVELS[] = {"error", "warn", "info", "debug"};
+
+void log_init(const char *level, const char *format) {
+    for (unsigned i = 0; i < sizeof LEVELS / sizeof LEVELS[0]; i++)
+        if (!strcmp(level, LEVELS[i])) max_level = (enum log_level)i;
+    as_json = !strcmp(format, "json");
+}
+
+bool log_enabled(enum log_level level) {
+    return level <= max_level;
+}
+
+bool log_limit_pass(struct log_limit *limit, uint32_t burst, uint64_t now_us, uint32_t *dropped) {
+    uint64_t second = now_us / 1000000;
+    *dropped = 0;
+    if (limit->second != second) {
+        limit->second = second;
+        limit->count = 0;
+    }
+    if (limit->count >= burst) {
+        limit->dropped++;
+        return false;
+    }
+    limit->count++;
+    *dropped = limit->dropped;
+    limit->dropped = 0;
+    return true;
+}
+
+/* A line being written; what does not fit is cut, and room for the end is kept. */
+struct line {
+    char text[LINE_MAX_BYTES];
+    size_t len;
+};
+
+static void put(struct line *line, const char *text, size_t len) {
+    size_t room = sizeof line->text - 8 - line->len;
+    if (len > room) len = room;
+    memcpy(line->text + line->len, text, len);
+    line->len += len;
+}
+
+static void put_str(struct line *line, const char *text) {
+    put(line, text, strlen(text));
+}
+
+static void put_quoted(struct line *line, const char *text) {
+    put_str(line, "\"");
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        char escaped[8];
+        if (*c == '"' || *c == '\\')
+            snprintf(escaped, sizeof escaped, "\\%c", *c);
+        else if (*c < 0x20 || *c == 0x7f)
+            snprintf(escaped, sizeof escaped, "\\u%04x", *c);
+        else
+            snprintf(escaped, sizeof escaped, "%c", *c);
+        put_str(line, escaped);
+    }
+    put_str(line, "\"");
+}
+
+/* A bare word in text format: no blank, quote, equals sign or control byte. */
+static bool is_plain(const char *text) {
+    if (!*text) return false;
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
+        if (*c <= ' ' || *c == '"' || *c == '=' || *c == '\\' || *c == 0x7f) return false;
+    return true;
+}
+
+static void put_field(struct line *line, const struct log_field *field, bool first) {
+    char number[64];
+    if (field->kind == LOG_FIELD_TEXT && !field->text) return;
+    if (as_json) {
+        if (!first) put_str(line, ",");
+        put_quoted(line, field->key);
+        put_str(line, ":");
+    } else {
+        if (!first) put_str(line, " ");
+        put_str(line, field->key);
+        put_str(line, "=");
+    }
+    switch (field->kind) {
+    case LOG_FIELD_TEXT:
+        if (as_json || !is_plain(field->text))
+            put_quoted(line, field->text);
+        else
+            put_str(line, field->text);
+        break;
+    case LOG_FIELD_INT:
+        snprintf(number, sizeof number, "%" PRId64, field->integer);
+        put_str(line, number);
+        break;
+    case LOG_FIELD_REAL:
+        snprintf(number, sizeof number, "%.3f", field->real);
+        put_str(line, number);
+        break;
+    }
+}
+
+void log_write(enum log_level level, const char *event, const struct log_field *fields, size_t n) {
+    if (level > max_level) return;
+    struct line line = {.len = 0};
+    struct timespec ts;
+    struct tm tm;
+    char stamp[40];
+    clock_gettime(CLOCK_REALTIME, &ts);
+    gmtime_r(&ts.tv_sec, &tm);
+    size_t at = strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(stamp + at, sizeof stamp - at, ".%03ldZ", ts.tv_nsec / 1000000);
+    const struct log_field head[] = {log_str("time", stamp), log_str("level", LEVELS[level]),
+                                     log_str("event", event)};
+    if (as_json) put_str(&line, "{");
+    for (size_t i = 0; i < sizeof head / sizeof head[0]; i++)
+        put_field(&line, &head[i], i == 0);
+    for (size_t i = 0; i < n; i++)
+        put_field(&line, &fields[i], false);
+    /* put() keeps these bytes free */
+    if (as_json) line.text[line.len++] = '}';
+    line.text[line.len++] = '\n';
+    ssize_t ignored = write(STDERR_FILENO, line.text, line.len);
+    (void)ignored;
+}

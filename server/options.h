@@ -1,0 +1,95 @@
+/* options.h: every flag of every command, from one table: parsing, environment twins, help texts
+ * and error messages all read it (options.c). */
+#ifndef GERYON_OPTIONS_H
+#define GERYON_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "kernels/base.h"
+
+enum command {
+    COMMAND_SERVE = 1,
+    COMMAND_GENERATE = 2,
+    COMMAND_LOGITS = 4,
+    COMMAND_TOKENIZE = 8,
+    COMMAND_INSPECT = 16,
+    COMMAND_HEALTH = 32,
+    COMMAND_VERSION = 64,
+    COMMAND_HELP = 128,
+};
+
+enum { OPTION_LIST_MAX = 64 };
+
+/* Values of a repeatable flag. */
+struct option_list {
+    uint32_t n;
+    const char *items[OPTION_LIST_MAX];
+};
+
+/* A whole number that may be absent. */
+struct option_int {
+    bool set;
+    int64_t value;
+};
+
+struct options {
+    enum command command;
+    const char *help_topic; /* `geryon help TOPIC`, or NULL */
+
+    /* model */
+    const char *model, *backend, *dtype, *cpu_table;
+    uint32_t threads, window;
+    /* engine */
+    const char *kv_dtype;
+    uint32_t max_model_len, max_num_seqs, max_num_batched_tokens, prefill_chunk;
+    uint64_t kv_memory;
+    int32_t drafts; /* DRAFTS_AUTO, DRAFTS_OFF, or rows per block */
+    const char *trace;
+    /* serve */
+    const char *host;
+    uint32_t port;
+    struct option_list served_model_names;
+    uint32_t max_queued_requests;
+    uint64_t max_body_bytes;
+    uint32_t max_connections;
+    bool max_connections_set; /* the user asked: refuse to start rather than lower it */
+    double shutdown_timeout, sse_keepalive, queue_timeout, request_timeout, watchdog; /* seconds */
+    struct option_list api_keys;
+    const char *api_key_file;
+    bool parse_specials, strict_params;
+    const char *log_level, *log_format;
+    /* generate, logits, tokenize */
+    const char *prompt, *chat, *tokens, *tokens_file;
+    uint32_t max_tokens;
+    double temperature, top_p, min_p;
+    uint32_t top_k;
+    struct option_int seed, next;
+    bool ignore_eos, json, decode, no_special;
+    const char *positions, *view;
+    uint32_t block, chunk;
+
+    /* Copies of environment lists; options_fini frees them. */
+    char *owned[OPTION_LIST_MAX];
+    uint32_t n_owned;
+};
+
+/* Looks a variable up, as getenv does. */
+typedef const char *options_getenv_fn(const char *name);
+
+/* Fill options from the command line and, for flags not given there, from their environment twins.
+ * A missing command with flags present means `serve`. Strings are borrowed from argv and the
+ * environment. ERR_INVALID with one line that names the flag and what it accepts. */
+int options_parse(struct options *options, int argc, char **argv, options_getenv_fn *env,
+                  struct err *err);
+void options_fini(struct options *options);
+
+/* `geryon help [COMMAND]`: ERR_INVALID when there is no such command. */
+int options_help(FILE *out, const char *command, struct err *err);
+
+/* "512M", "4G", "1048576", with K, M, G, T as powers of 1024 (an i, a B or both may follow).
+ * ERR_INVALID on anything else, overflow included. */
+int options_parse_size(const char *text, uint64_t *out);
+
+#endif

@@ -1,0 +1,151 @@
+#include "server/routes.h"
+
+#include <string.h>
+
+#include "server/clock.h"
+#include "server/front.h"
+
+static void handle_completions(struct exchange *ex) {
+    front_submit(ex, ROUTE_COMPLETION);
+}
+
+static void handle_chat(struct exchange *ex) {
+    front_submit(ex, ROUTE_CHAT);
+}
+
+/* ---- probes ------------------------------------------------------------------------------------ */
+
+static void answer_status(struct exchange *ex, int http, const char *status, const char *phase,
+                          double progress, const char *reason) {
+    struct buf body = {0};
+    proto_status(&body, status, phase, progress, reason);
+    exchange_answer(ex, http, &body);
+}
+
+static void handle_live(struct exchange *ex) {
+    answer_status(ex, 200, "ok", NULL, -1, NULL);
+}
+
+static const char *phase_name(int phase) {
+    static const char *const NAMES[] = {"open", "weights", "cache", "warmup", "warmup"};
+    return phase >= 0 && phase < (int)ARRAY_LEN(NAMES) ? NAMES[phase] : NAMES[0];
+}
+
+/* Loading or failed: answered, true. */
+static bool answer_unwell(struct exchange *ex) {
+    struct server *server = ex->server;
+    if (!server->live) { /* set once the model is loaded */
+        answer_status(ex, 503, "loading", phase_name(server->progress.phase),
+                      (double)server->progress.permille / 1000.0, NULL);
+        return true;
+    }
+    if (server->phase == PHASE_FAILED) {
+        answer_status(ex, 503, "failed", NULL, -1, "the compute device failed");
+        return true;
+    }
+    double silent_ms = clock_ms(server->last_turn_us, clock_us());
+    if (silent_ms > server->options->watchdog * 1000) {
+        answer_status(ex, 503, "failed", NULL, -1, "the engine makes no progress");
+        return true;
+    }
+    return false;
+}
+
+static void handle_health(struct exchange *ex) {
+    if (!answer_unwell(ex)) answer_status(ex, 200, "ok", NULL, -1, NULL);
+}
+
+static void handle_ready(struct exchange *ex) {
+    if (ex->server->phase == PHASE_DRAINING || ex->server->phase == PHASE_STOPPING)
+        answer_status(ex, 503, "draining", NULL, -1, NULL);
+    else
+        handle_health(ex);
+}
+
+static void handle_version(struct exchange *ex) {
+    struct buf body = {0};
+    proto_version(&body, GERYON_VERSION, GERYON_COMMIT, "cpu");
+    exchange_answer(ex, 200, &body);
+}
+
+/* ---- models ------------------------------------------------------------------------------------ */
+
+static struct model_card card_of(const struct server *server, size_t i) {
+    return (struct model_card){
+        .id = server->names[i],
+        .root = model_info(server->model)->path,
+        .created = server->started_unix,
+        .max_model_len = engine_info(server->engine)->max_model_len,
+    };
+}
+
+/* What is served is known once the model is loaded, and stays known while draining. */
+static bool refuse_while_loading(struct exchange *ex) {
+    if (ex->server->live) return false;
+    struct api_error error;
+    api_error_set(&error, API_MODEL_LOADING, NULL, "the model is still loading");
+    exchange_refuse(ex, &error);
+    return true;
+}
+
+static void handle_models(struct exchange *ex) {
+    if (refuse_while_loading(ex)) return;
+    struct model_card cards[OPTION_LIST_MAX];
+    for (size_t i = 0; i < ex->server->n_names; i++)
+        cards[i] = card_of(ex->server, i);
+    struct buf body = {0};
+    proto_models(&body, cards, ex->server->n_names);
+    exchange_answer(ex, 200, &body);
+}
+
+static void handle_model(struct exchange *ex) {
+    if (refuse_while_loading(ex)) return;
+    const char *path = NULL;
+    size_t len = 0, skip = strlen("/v1/models/");
+    char id[512];
+    bool ok = http_headers_path(ex->target, &path, &len) && len > skip &&
+              http_headers_unescape(path + skip, len - skip, id, sizeof id);
+    struct buf body = {0};
+    for (size_t i = 0; ok && i < ex->server->n_names; i++) {
+        if (strcmp(id, ex->server->names[i])) continue;
+        struct model_card card = card_of(ex->server, i);
+        proto_model(&body, &card);
+        exchange_answer(ex, 200, &body);
+        return;
+    }
+    struct api_error error;
+    api_error_set(&error, API_MODEL_NOT_FOUND, "model", "the model \"%.200s\" is not served here",
+                  ok ? id : "?");
+    exchange_refuse(ex, &error);
+}
+
+/* ---- the table --------------------------------------------------------------------------------- */
+
+#define PROBE(path, handler) \
+    { path, METHOD_GET, false, false, true, handler, "GET, HEAD, OPTIONS" }
+
+static const struct route ROUTES[] = {
+    {"/v1/completions", METHOD_POST, true, true, false, handle_completions, "POST, OPTIONS"},
+    {"/v1/chat/completions", METHOD_POST, true, true, false, handle_chat, "POST, OPTIONS"},
+    {"/v1/models", METHOD_GET, true, false, false, handle_models, "GET, HEAD, OPTIONS"},
+    {"/v1/models/*", METHOD_GET, true, false, false, handle_model, "GET, HEAD, OPTIONS"},
+    {"/version", METHOD_GET, false, false, false, handle_version, "GET, HEAD, OPTIONS"},
+    PROBE("/live", handle_live),
+    PROBE("/livez", handle_live),
+    PROBE("/health", handle_health),
+    PROBE("/healthz", handle_health),
+    PROBE("/ready", handle_ready),
+    PROBE("/readyz", handle_ready),
+};
+
+const struct route *routes_find(const char *path, size_t len) {
+    for (size_t i = 0; i < ARRAY_LEN(ROUTES); i++) {
+        const char *pattern = ROUTES[i].path;
+        size_t n = strlen(pattern);
+        bool prefix = pattern[n - 1] == '*';
+        if (prefix ? len >= n && !memcmp(path, pattern, n - 1)
+                   : len == n && !memcmp(path, pattern, n))
+            return &ROUTES[i];
+    }
+    return NULL;
+}

@@ -1,0 +1,31 @@
+/* libFuzzer: a whole GGUF file in memory: container, configuration, tensor names, vocabulary. */
+#include "engine/gguf.h"
+#include "engine/gguf_model.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct err err;
+    struct gguf *g = NULL;
+    /* A prefix of a file that goes on must never be taken for a cut file. */
+    int rc = gguf_parse(data, size / 2, size, "fuzz", &g, &err);
+    if (rc == OK) ASSERT(g->header_bytes <= size / 2);
+    gguf_destroy(g);
+    g = NULL;
+    rc = gguf_parse(data, size, size, "fuzz", &g, &err);
+    ASSERT(rc != ERR_TOO_LONG);
+    if (rc) return 0;
+    for (size_t i = 0; i < g->n_tensors; i++) {
+        const struct gguf_tensor *t = &g->tensors[i];
+        char name[GGUF_MODEL_NAME_CAP];
+        int permuted;
+        ASSERT(t->offset <= size && t->bytes <= size - t->offset);
+        gguf_model_tensor_name(t, true, name, &permuted, &err);
+    }
+    struct config config;
+    if (gguf_model_config(g, &config, &err) == OK) config_fini(&config);
+    struct gguf_vocab vocab;
+    if (gguf_model_vocab(g, &vocab, &err) == OK) gguf_model_vocab_free(&vocab);
+    gguf_destroy(g);
+    return 0;
+}

@@ -1,0 +1,52 @@
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import geryon  # noqa: E402
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "timeout: seconds a test may take")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(90 * geryon.SLOW))
+
+
+@pytest.fixture
+def serve():
+    """serve(script or path, *flags): a server that is stopped and checked when the test ends."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **more: stack.enter_context(geryon.serve(*args, **more))
+
+
+@pytest.fixture(scope="module")
+def serve_module():
+    """The same for servers that all tests of a file share."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **more: stack.enter_context(geryon.serve(*args, **more))
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """Path of the default model; tests are skipped where it cannot be obtained."""
+    path = geryon.ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+    if not path.exists():
+        done = subprocess.run([geryon.ROOT / "models/get-smollm2.sh"], capture_output=True,
+                              text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip("SmolLM2-135M-Instruct cannot be obtained: " + done.stderr.strip()[-200:])
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_proxy():
+    """Requests go to this machine only."""
+    os.environ["NO_PROXY"] = "127.0.0.1,localhost"

@@ -1,0 +1,119 @@
+"""The default model, SmolLM2-135M-Instruct: ids against Hugging Face transformers in float32, a
+chat that knows Paris, 64 streams at once, 200 clients that vanish."""
+
+import json
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+from geryon import GOLDEN, SLOW, reset, run_cli
+
+pytestmark = pytest.mark.timeout(400 * SLOW)
+TEXTS = json.loads((GOLDEN / "smollm2-texts.json").read_text())
+PARIS = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def exact(serve_module, smollm2):
+    return serve_module(smollm2, "--dtype", "f32", "--kv-dtype", "f32", "--max-model-len", 1024)
+
+
+@pytest.fixture(scope="module")
+def server(serve_module, smollm2):
+    return serve_module(smollm2, "--max-model-len", 1024)
+
+
+def greedy(server, path, timeout=300, **fields):
+    answer = server.post(path, {"temperature": 0, "ignore_eos": True, "return_token_ids": True} | fields,
+                         timeout=timeout)
+    assert answer.status == 200, answer.body
+    return answer
+
+
+def test_completions_equal_transformers(exact):
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda case: greedy(exact, "/v1/completions", prompt=case["prompt"],
+                                                    max_tokens=len(case["greedy"])), TEXTS["completions"]))
+    for case, answer in zip(TEXTS["completions"], answers):
+        assert answer.json["usage"]["prompt_tokens"] == len(case["prompt_ids"])
+        assert answer.choice["token_ids"] == case["greedy"], case["prompt"]
+
+
+def test_chats_equal_transformers(exact):
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda case: greedy(exact, "/v1/chat/completions", messages=case["messages"],
+                                                    max_tokens=len(case["greedy"])), TEXTS["chats"]))
+    for case, answer in zip(TEXTS["chats"], answers):
+        assert answer.json["usage"]["prompt_tokens"] == len(case["prompt_ids"])
+        assert answer.choice["token_ids"] == case["greedy"], case["rendered"]
+
+
+def test_prompts_are_rendered_and_tokenised_like_transformers(smollm2):
+    for case in TEXTS["completions"]:
+        ids = run_cli("tokenize", "--model", smollm2, stdin=case["prompt"].encode()).stdout
+        assert json.loads(ids) == case["prompt_ids"]
+    for case in TEXTS["chats"]:
+        ids = run_cli("tokenize", "--model", smollm2, stdin=case["rendered"].encode()).stdout
+        assert json.loads(ids) == case["prompt_ids"]
+
+
+def test_generate_chat_on_the_command_line(smollm2):
+    case = TEXTS["chats"][0]  # one user message
+    result = json.loads(run_cli("generate", "--model", smollm2, "--chat", case["messages"][0]["content"],
+                                "--dtype", "f32", "--kv-dtype", "f32", "--max-tokens", 24, "--ignore-eos",
+                                "--json").stdout)
+    assert result["prompt_tokens"] == case["prompt_ids"]
+    assert result["tokens"] == case["greedy"][:24]
+
+
+def test_paris_over_a_chat_stream(server):
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(
+        model=None, messages=PARIS, temperature=0, max_tokens=60, stream=True))
+    assert "Paris" in text
+
+
+def test_64_streams_at_once_equal_their_solo_texts(server):
+    topics = ["cats", "rain", "trains", "bread", "the moon", "rivers", "chess", "gold"]
+    forms = ["Tell me about", "Write a poem about", "Why do people like", "What is"]
+    prompts = [[{"role": "user", "content": f"{form} {topic}{end}"}]
+               for topic in topics for form in forms for end in (".", "?")]
+    assert len(prompts) == 64
+    count = 20
+
+    def ask(messages):
+        stream = server.stream("/v1/chat/completions", messages=messages, max_tokens=count,
+                               ignore_eos=True, return_token_ids=True, timeout=300)
+        assert stream.done and stream.usage["completion_tokens"] == count
+        return stream.text, stream.token_ids
+
+    solo = [ask(messages) for messages in prompts]
+    with ThreadPoolExecutor(64) as pool:
+        together = list(pool.map(ask, prompts))
+    assert together == solo
+    assert max(line["running"] for line in server.trace()) > 32
+    server.wait_idle()
+
+
+def test_200_clients_that_vanish_leave_all_pages_free(server):
+    rng = random.Random(2)
+    jobs = [(rng.random() * 3, rng.random() < 0.6, rng.randint(1, 60), rng.random() < 0.5)
+            for _ in range(200)]
+
+    def one(job):
+        delay, streaming, words, hard = job
+        connection = server.raw(server.raw_post("/v1/chat/completions", {
+            "messages": [{"role": "user", "content": "word " * words}], "max_tokens": 500,
+            "stream": streaming, "ignore_eos": True}))
+        time.sleep(delay)
+        if hard:
+            reset(connection)
+        else:
+            connection.close()
+
+    with ThreadPoolExecutor(64) as pool:
+        list(pool.map(one, jobs))
+    assert server.wait_idle(1) < 1 * SLOW
+    assert server.get("/health").status == 200

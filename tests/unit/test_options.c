@@ -1,0 +1,257 @@
+/* Flags: values, ranges, environment twins, messages. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/options.h"
+
+static const char *env_names[4], *env_values[4];
+
+static const char *fake_env(const char *name) {
+    for (size_t i = 0; i < 4; i++)
+        if (env_names[i] && !strcmp(env_names[i], name)) return env_values[i];
+    return NULL;
+}
+
+static void set_env(const char *name, const char *value) {
+    for (size_t i = 0; i < 4; i++) {
+        if (env_names[i]) continue;
+        env_names[i] = name;
+        env_values[i] = value;
+        return;
+    }
+    fail();
+}
+
+static int reset(void **state) {
+    (void)state;
+    memset(env_names, 0, sizeof env_names);
+    return 0;
+}
+
+/* line: words between blanks. */
+static int parse(struct options *options, const char *line, struct err *err) {
+    static char copy[1024];
+    static char *argv[64];
+    int argc = 0;
+    snprintf(copy, sizeof copy, "geryon %s", line);
+    for (char *word = strtok(copy, " "); word; word = strtok(NULL, " "))
+        argv[argc++] = word;
+    return options_parse(options, argc, argv, fake_env, err);
+}
+
+static void serve_has_the_documented_defaults(void **state) {
+    (void)state;
+    struct options o;
+    struct err err = {0};
+    assert_int_equal(parse(&o, "serve --model m", &err), OK);
+    assert_int_equal(o.command, COMMAND_SERVE);
+    assert_string_equal(o.model, "m");
+    assert_string_equal(o.host, "127.0.0.1");
+    assert_int_equal(o.port, 8080);
+    assert_string_equal(o.dtype, "auto");
+    assert_int_equal(o.max_num_seqs, 64);
+    assert_int_equal(o.max_queued_requests, 1024);
+    assert_true(o.max_body_bytes == 32u << 20);
+    assert_int_equal(o.max_connections, 4096);
+    assert_false(o.max_connections_set);
+    assert_int_equal(o.drafts, -1);
+    assert_true(o.sse_keepalive == 15 && o.shutdown_timeout == 30 && o.watchdog == 30);
+    assert_true(o.queue_timeout == 0 && o.request_timeout == 0);
+    assert_int_equal(o.served_model_names.n, 0);
+    options_fini(&o);
+}
+
+static void offline_commands_set_memory_aside_for_one_sequence(void **state) {
+    (void)state;
+    struct options o;
+    struct err err = {0};
+    assert_int_equal(parse(&o, "generate --model m --prompt x", &err), OK);
+    assert_int_equal(o.max_num_seqs, 1);
+    assert_true(o.temperature == 0);
+}
+
+static void flags_take_values_in_both_forms_and_by_alias(void **state) {
+    (void)state;
+    struct options o;
+    struct err err = {0};
+    assert_int_equal(parse(&o,
+                           "serve --model=m -np 3 -c 77 --drafts 8 --kv-memory 512M "
+                           "--served-model-name a --served-model-name=b --strict-params",
+                           &err),
+                     OK);
+    assert_int_equal(o.max_num_seqs, 3);
+    assert_int_equal(o.max_model_len, 77);
+    assert_int_equal(o.drafts, 8);
+    assert_true(o.kv_memory == 512u << 20);
+    assert_int_equal(o.served_model_names.n, 2);
+    assert_string_equal(o.served_model_names.items[1], "b");
+    assert_true(o.strict_params);
+}
+
+static void the_environment_fills_in_and_the_flag_wins(void **state) {
+    (void)state;
+    struct options o;
+    struct err err = {0};
+    set_env("GERYON_PORT", "9");
+    set_env("GERYON_MAX_NUM_SEQS", "5");
+    set_env("GERYON_SERVED_MODEL_NAME", "x,y,z");
+    set_env("API_KEY", "k1,k2");
+    assert_int_equal(parse(&o, "serve --model m --port 10", &err), OK);
+    assert_int_equal(o.port, 10);
+    assert_int_equal(o.max_num_seqs, 5);
+    assert_int_equal(o.served_model_names.n, 3);
+    assert_string_equal(o.served_model_names.items[2], "z");
+    assert_int_equal(o.api_keys.n, 2);
+    options_fini(&o);
+}
+
+static void a_repeatable_flag_replaces_its_twin(void **state) {
+    (void)state;
+    struct options o;
+    struct err err = {0};
+    set_env("GERYON_API_KEY", "from-env");
+    assert_int_equal(parse(&o, "serve --model m --api-key from-flag", &err), OK);
+    assert_int_equal(o.api_keys.n, 1);
+    assert_string_equal(o.api_keys.items[0], "from-flag");
+    options_fini(&o);
+}
+
+static void flags_without_a_command_serve(void **state) {
+    (void)state;
+    struct options o;
+    struct err err = {0};
+    assert_int_equal(parse(&o, "--model m --port 0", &err), OK);
+    assert_int_equal(o.command, COMMAND_SERVE);
+}
+
+static void bad_values_are_refused_by_name_and_range(void **state) {
+    (void)state;
+    static const struct {
+        const char *line, *names, *range;
+    } CASES[] = {
+        {"serve --model m --port 65536", "--port", "from 0 to 65535"},
+        {"serve --model m --port -1", "--port", "from 0 to 65535"},
+        {"serve --model m --port x", "--port", "from 0 to 65535"},
+        {"serve --model m --port 1.5", "--port", "from 0 to 65535"},
+        {"serve --model m -np 0", "--max-num-seqs", "from 1 to 4096"},
+        {"serve --model m --dtype f8", "--dtype", "auto|f32|bf16|f16|q8_0|q4_0"},
+        {"serve --model m --dtype f32|bf16", "--dtype", "auto|f32|bf16|f16|q8_0|q4_0"},
+        {"serve --model m --drafts ngram", "--drafts", "auto, off, or a whole number from 1 to 64"},
+        {"serve --model m --drafts 65", "--drafts", "from 1 to 64"},
+        {"serve --model m --kv-memory 4X", "--kv-memory", "such as 512M or 4G"},
+        {"serve --model m --max-body-bytes 1", "--max-body-bytes", "from 1K to 1G"},
+        {"serve --model m --watchdog nan", "--watchdog", "from 1 to 3600"},
+        {"generate --model m --temperature 2.1", "--temperature", "from 0 to 2"},
+        {"generate --model m --seed 9223372036854775808", "--seed", "64-bit"},
+        {"serve --model m --port", "--port", "value missing"},
+        {"serve --model m --strict-params=maybe", "--strict-params", "true or false"},
+        {"serve --model", "--model", "value missing"},
+        {"serve", "--model", "required"},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
+        struct options o;
+        struct err err = {0};
+        assert_int_equal(parse(&o, CASES[i].line, &err), ERR_INVALID);
+        if (!strstr(err.msg, CASES[i].names) || !strstr(err.msg, CASES[i].range))
+            fail_msg("%s: %s", CASES[i].line, err.msg);
+        options_fini(&o);
+    }
+}
+
+static void a_bad_environment_value_names_the_variable(void **state) {
+    (void)state;
+    struct options o;
+    struct err err = {0};
+    set_env("GERYON_PORT", "many");
+    assert_int_equal(parse(&o, "serve --model m", &err), ERR_INVALID);
+    assert_non_null(strstr(err.msg, "GERYON_PORT"));
+}
+
+static void unknown_words_are_refused(void **state) {
+    (void)state;
+    struct options o;
+    struct err err = {0};
+    assert_int_equal(parse(&o, "serve --model m --frob 3", &err), ERR_INVALID);
+    assert_non_null(strstr(err.msg, "--frob"));
+    assert_int_equal(parse(&o, "serve --model m extra", &err), ERR_INVALID);
+    assert_non_null(strstr(err.msg, "extra"));
+    assert_int_equal(parse(&o, "swerve --model m", &err), ERR_INVALID);
+    assert_non_null(strstr(err.msg, "swerve"));
+    /* a flag of another command */
+    assert_int_equal(parse(&o, "serve --model m --temperature 1", &err), ERR_INVALID);
+    assert_non_null(strstr(err.msg, "--temperature"));
+}
+
+static void a_list_has_a_bound(void **state) {
+    (void)state;
+    struct options o;
+    struct err err = {0};
+    char many[512] = "";
+    for (int i = 0; i < 65; i++)
+        strcat(many, i ? ",k" : "k");
+    set_env("GERYON_API_KEY", many);
+    assert_int_equal(parse(&o, "serve --model m", &err), ERR_INVALID);
+    options_fini(&o);
+}
+
+static void sizes_are_powers_of_1024(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } GOOD[] = {{"0", 0},        {"17", 17},           {"1K", 1024},       {"2k", 2048},
+                {"3M", 3 << 20}, {"4GiB", 4ull << 30}, {"5T", 5ull << 40}, {"6MB", 6 << 20}};
+    static const char *const BAD[] = {
+        "",   "M", "-1", "1.5G", "1P", "1MM", "18446744073709551616", "18014398509481984K",
+        " 1", "1 "};
+    for (size_t i = 0; i < sizeof GOOD / sizeof GOOD[0]; i++) {
+        uint64_t bytes = 1;
+        assert_int_equal(options_parse_size(GOOD[i].text, &bytes), OK);
+        assert_true(bytes == GOOD[i].bytes);
+    }
+    for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++) {
+        uint64_t bytes = 42;
+        assert_int_equal(options_parse_size(BAD[i], &bytes), ERR_INVALID);
+        assert_true(bytes == 42);
+    }
+}
+
+static void help_lists_every_flag_of_a_command(void **state) {
+    (void)state;
+    struct err err = {0};
+    char *text = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+    assert_non_null(out);
+    assert_int_equal(options_help(out, "serve", &err), OK);
+    fclose(out);
+    assert_non_null(strstr(text, "--max-num-seqs, -np, --parallel N"));
+    assert_non_null(strstr(text, "GERYON_MAX_NUM_SEQS"));
+    assert_non_null(strstr(text, "default 64"));
+    assert_null(strstr(text, "--temperature"));
+    free(text);
+    out = fopen("/dev/null", "w");
+    assert_int_equal(options_help(out, "swerve", &err), ERR_INVALID);
+    fclose(out);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(serve_has_the_documented_defaults, reset),
+        cmocka_unit_test_setup(offline_commands_set_memory_aside_for_one_sequence, reset),
+        cmocka_unit_test_setup(flags_take_values_in_both_forms_and_by_alias, reset),
+        cmocka_unit_test_setup(the_environment_fills_in_and_the_flag_wins, reset),
+        cmocka_unit_test_setup(a_repeatable_flag_replaces_its_twin, reset),
+        cmocka_unit_test_setup(flags_without_a_command_serve, reset),
+        cmocka_unit_test_setup(bad_values_are_refused_by_name_and_range, reset),
+        cmocka_unit_test_setup(a_bad_environment_value_names_the_variable, reset),
+        cmocka_unit_test_setup(unknown_words_are_refused, reset),
+        cmocka_unit_test_setup(a_list_has_a_bound, reset),
+        cmocka_unit_test_setup(sizes_are_powers_of_1024, reset),
+        cmocka_unit_test_setup(help_lists_every_flag_of_a_command, reset),
+    };
+    return cmocka_run_group_tests_name("options", tests, NULL, NULL);
+}
