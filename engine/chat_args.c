@@ -129,7 +129,7 @@ static bool global_namespace(struct interp *in, const struct args *args, struct 
     if (!ns) return false;
     *ns = (struct namespace){.serial = ++in->serial};
     for (uint32_t i = 0; i < dict.dict->n; i++) {
-        const struct str *name;
+        const struct str *name = NULL;
         if (!chat_want_str(in, "namespace", dict.dict->keys[i], &name)) return false;
         if (!chat_ns_set(in, ns, name, dict.dict->vals[i])) return false;
     }
@@ -314,7 +314,7 @@ static bool put_format(struct buf *buf, const struct civil *c, const struct str 
 static bool global_strftime(struct interp *in, const struct args *args, struct val *out) {
     static const char *const params[] = {"format"};
     struct val v;
-    const struct str *format;
+    const struct str *format = NULL;
     if (!chat_bind(in, "strftime_now", args, params, 1, 1, &v)) return false;
     if (!chat_want_str(in, "strftime_now", v, &format)) return false;
     struct civil c = civil_time(in->now);

@@ -16,7 +16,7 @@ size_t chat_format_real(double r, char out[32]) {
         if (strtod(sci, NULL) == r) break;
     }
     const char *p = sci;
-    char digits[24];
+    char digits[24] = "0";
     int n = 0;
     bool negative = *p == '-';
     if (negative) p++;
