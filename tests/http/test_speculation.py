@@ -213,12 +213,13 @@ def test_s9_09_emitted_tokens_add_up(serve, tmp_path, pieces, n):
     result = generate(tmp_path, model, "--drafts", 8, "--max-tokens", n)
     cycles = result["cycles"]
     # The token from prefill, then what each pass kept and its own one, but for what an ending cut
-    # off. Where only one token is left there is nothing to draft, and no cycle for it.
+    # off. Where only one token is left there is nothing to draft.
     tokens = len(result["tokens"])
     emitted = 1 + sum(c["accepted"] + 1 for c in cycles)
     assert tokens - 1 <= emitted <= tokens + 8
-    assert all(1 <= len(c["drafted"]) <= 7 and c["accepted"] <= len(c["drafted"]) for c in cycles)
-    assert bool(cycles) == (n > 2)
+    assert all(len(c["drafted"]) <= 7 and c["accepted"] <= len(c["drafted"]) for c in cycles)
+    assert bool(cycles) == (n > 1)
+    assert all(c["drafted"] for c in cycles[:-1])
     if cycles:
         assert 1 + sum(c["accepted"] + 1 for c in cycles[:-1]) < tokens
 
