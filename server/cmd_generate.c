@@ -142,11 +142,8 @@ static int print_json(const struct tokens *prompt, const struct result *result,
     buf_json(&out, result->text.data ? result->text.data : "", result->text.len);
     buf_fmt(&out, ",\"finish_reason\":\"%s\",\"cycles\":[",
             result->finish == FINISH_LENGTH ? "length" : "stop");
-    bool first = true;
     for (uint32_t i = 0; i < n_cycles; i++) {
-        if (!cycles[i].n_drafted) continue; /* a plain decode: nothing was drafted */
-        buf_str(&out, first ? "{\"drafted\":" : ",{\"drafted\":");
-        first = false;
+        buf_str(&out, i ? ",{\"drafted\":" : "{\"drafted\":");
         add_ids(&out, cycles[i].drafted, cycles[i].n_drafted);
         buf_fmt(&out, ",\"accepted\":%u}", cycles[i].n_accepted);
     }
