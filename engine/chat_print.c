@@ -16,13 +16,13 @@ size_t chat_format_real(double r, char out[32]) {
         if (strtod(sci, NULL) == r) break;
     }
     const char *p = sci;
-    char digits[24] = "";
+    char digits[24] = "0";
     int n = 0;
     bool negative = *p == '-';
     if (negative) p++;
     for (; *p && *p != 'e'; p++)
         if (*p != '.') digits[n++] = *p;
-    int exp = *p ? (int)strtol(p + 1, NULL, 10) : 0;
+    int exp = (int)strtol(p + 1, NULL, 10);
     char *o = out;
     if (negative) *o++ = '-';
     if (exp < -4 || exp >= 16) { /* d.ddde+XX */

@@ -433,7 +433,7 @@ int http_listen(struct server *server, uint32_t *port_out, struct err *err) {
     if (getsockname(http->listen_fd, (struct sockaddr *)&bound, &len) ||
         getnameinfo((struct sockaddr *)&bound, len, NULL, 0, port, sizeof port, NI_NUMERICSERV))
         return err_set(err, ERR_IO, "cannot tell the port of the listen socket");
-    *port_out = (uint32_t)atoi(port);
+    *port_out = (uint32_t)strtoul(port, NULL, 10);
     if (uv_poll_init(&server->loop, &http->listen_poll, http->listen_fd))
         return err_set(err, ERR_IO, "cannot watch the listen socket");
     http->listen_poll.data = http;

@@ -353,8 +353,7 @@ int server_run(const struct options *options) {
     signal(SIGPIPE, SIG_IGN);
     int rc = start(server, &err);
     if (rc) {
-        fprintf(stderr, "geryon: %s\n", err.msg);
-        server->exit_code = 1;
+        server->exit_code = cmd_fail(&err);
     } else {
         uv_run(&server->loop, UV_RUN_DEFAULT);
         log_event(LOG_INFO, "stopped", log_int("exit", server->exit_code));

@@ -443,7 +443,7 @@ static void check_against_oracle(struct rng *rng, const struct oracle *o) {
         for (uint32_t k = 0; k < turn && i < o->n && stop < 0; k++) {
             i++;
             decode_naively(o->bytes, o->at[i], false, &d);
-            size_t end;
+            size_t end = 0;
             int32_t want = i > s->min_tokens ? find_stop(&d, before, s, &end) : -1;
             stop = text_push(stream, o->ids[i - 1]);
             text_check(stream);

@@ -579,22 +579,23 @@ static void gguf_vocabularies_follow_their_pre_or_are_refused_by_name(void **sta
 
 static void plain_pieces_match_longest_and_fall_back_to_id_0(void **state) {
     (void)state;
-    static const char *const pieces[] = {"?", "a", "ab", "abc", "<eos>", "\xF0\x9F", ""};
-    static const size_t lens[] = {1, 1, 2, 3, 5, 2, 0};
-    static const bool special[] = {false, false, false, false, true, false, false};
+    static const char *const pieces[] = {"?", "a", "ab", "abc", "<eos>", "\xF0\x9F", "", "ab"};
+    static const size_t lens[] = {1, 1, 2, 3, 5, 2, 0, 2};
+    static const bool special[] = {false, false, false, false, true, false, false, false};
     struct tokenizer *t = NULL;
     struct err err = {0};
-    assert_int_equal(tokenizer_from_pieces(pieces, lens, special, 7, &t, &err), OK);
+    assert_int_equal(tokenizer_from_pieces(pieces, lens, special, 8, &t, &err), OK);
     assert_string_equal(encode(t, "abcabxa", true), "3 2 0 1");
     assert_string_equal(encode(t, "a<eos>", true), "1 4");
     assert_string_equal(encode(t, "a<eos>", false), "1 0 0 0 0 0");
-    assert_int_equal(tokenizer_n_tokens(t), 7);
+    assert_int_equal(tokenizer_n_tokens(t), 8);
     assert_int_equal(tokenizer_max_piece(t), 5);
     size_t len;
     tokenizer_piece(t, 6, false, &len);
     assert_int_equal(len, 0);
     tokenizer_piece(t, 4, true, &len);
     assert_int_equal(len, 0);
+    assert_memory_equal(tokenizer_piece(t, 7, true, &len), "ab", 2); /* a text may repeat */
     assert_memory_equal(tokenizer_piece(t, 5, true, &len), "\xF0\x9F", 2);
     assert_int_equal(len, 2);
     tokenizer_destroy(t);

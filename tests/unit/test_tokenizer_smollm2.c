@@ -1,10 +1,10 @@
 /* The tokenizer that SmolLM2's GGUF file describes, against Hugging Face's ids. Runs when
- * GERYON_SMOLLM2 names the file. */
+ * GERYON_TEST_GGUF names the file. */
 #include "tests/unit/tokenizer_golden.h"
 
 static void ids_from_the_gguf_vocabulary_are_those_of_hugging_face(void **state) {
     (void)state;
-    const char *path = getenv("GERYON_SMOLLM2");
+    const char *path = getenv("GERYON_TEST_GGUF");
     if (!path || !*path) skip();
     struct model_options options = {.path = path, .dtype = "auto", .cpu_table = "auto"};
     struct model *model = NULL;
