@@ -175,7 +175,7 @@ static bool slice_list(struct interp *in, struct val v, int64_t start, int64_t c
 }
 
 bool chat_get_slice(struct interp *in, struct val v, const struct val bounds[3], struct val *out) {
-    int64_t n = 0, start = 0, count = 0, step = 1;
+    int64_t n, start = 0, count = 0, step = 1;
     if (v.kind == VAL_UNDEFINED) return chat_fail_undefined(in, v);
     if (v.kind != VAL_STR && !val_is_seq(v) && v.kind != VAL_RANGE)
         return chat_fail(in, "%s cannot be sliced", chat_type_name(v));

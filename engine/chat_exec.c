@@ -210,6 +210,7 @@ bool chat_run_for(struct interp *in, const struct node *node, struct val iterabl
     loop->index0 = -1;
     loop->filtered = node->d != NULL;
     if (!chat_iter_init(in, &loop->it, iterable)) return false;
+    bool whole_turn = false;
     bool sized = iterable.kind != VAL_GEN && !node->d;
     if (sized && !chat_length(in, iterable, &loop->length)) return false;
     for (;;) {
@@ -229,9 +230,11 @@ bool chat_run_for(struct interp *in, const struct node *node, struct val iterabl
         if (!ok) return false;
         enum flow flow = in->flow;
         in->flow = FLOW_NEXT;
+        if (flow == FLOW_NEXT) whole_turn = true;
         if (flow == FLOW_BREAK) break;
     }
-    if (loop->index0 >= 0 || !node->e) return true;
+    /* As in jinja a turn that break or continue cut short does not count for else. */
+    if (whole_turn || !node->e) return true;
     return exec_in(in, node->e, chat_frame_new(in, frame));
 }
 

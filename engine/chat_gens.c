@@ -13,6 +13,12 @@ static bool make_gen(struct interp *in, const struct gen *gen, struct val *out) 
     return true;
 }
 
+/* What map and select make of anything falsy, none too. */
+static bool empty_gen(struct interp *in, struct val *out) {
+    struct gen gen = {.kind = GEN_LIST};
+    return chat_iter_init(in, &gen.src, val_undefined(NULL)) && make_gen(in, &gen, out);
+}
+
 static bool keeps(struct interp *in, const struct gen *gen, struct val item, bool *out) {
     struct val v;
     struct val missing = {.kind = VAL_MISSING};
@@ -69,6 +75,7 @@ static bool map_attribute(struct interp *in, struct gen *gen, const struct args 
 static bool filter_map(struct interp *in, struct val input, const struct args *args,
                        struct val *out) {
     struct gen gen = {.kind = GEN_MAP};
+    if (!chat_truth(input)) return empty_gen(in, out);
     if (!chat_iter_init(in, &gen.src, input)) return false;
     if (args->n_pos == 0) {
         if (!map_attribute(in, &gen, args)) return false;
@@ -88,6 +95,7 @@ static bool select_items(struct interp *in, struct val input, const struct args 
                          bool negate, struct val *out) {
     struct gen gen = {.kind = GEN_SELECT, .negate = negate, .attr = {.kind = VAL_MISSING}};
     struct args rest = *args;
+    if (!chat_truth(input)) return empty_gen(in, out);
     if (!chat_iter_init(in, &gen.src, input)) return false;
     if (by_attr) {
         if (!args->n_pos) return chat_fail(in, "selectattr and rejectattr need an attribute");

@@ -280,11 +280,7 @@ static bool split_blanks(struct interp *in, struct val self, int64_t max, struct
             continue;
         }
         size_t lo = at;
-        if (max-- == 0) { /* the rest is one piece, without blanks at its end */
-            size_t ignored, hi;
-            chat_str_strip(s, NULL, STRIP_RIGHT, &ignored, &hi);
-            return add_piece(in, pieces, self, lo, hi);
-        }
+        if (max-- == 0) return add_piece(in, pieces, self, lo, s->len);
         while (at < s->len) {
             n = chat_utf8_next(s->text, s->len, at, &cp);
             if (chat_is_space(cp)) break;
@@ -303,11 +299,7 @@ static bool rsplit_blanks(struct interp *in, struct val self, int64_t max, struc
         size_t lo, hi;
         chat_str_strip(&rest, NULL, STRIP_RIGHT, &lo, &hi);
         if (hi == 0) return true;
-        if (max-- == 0) {
-            rest.len = (uint32_t)hi;
-            chat_str_strip(&rest, NULL, STRIP_LEFT, &lo, &hi);
-            return add_piece(in, pieces, self, lo, rest.len);
-        }
+        if (max-- == 0) return add_piece(in, pieces, self, 0, hi);
         lo = hi; /* back to the character after the blank before */
         while (lo > 0) {
             size_t at = lo - 1;

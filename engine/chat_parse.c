@@ -116,7 +116,8 @@ const struct str *chat_parse_intern(struct parser *p, const char *text, size_t l
     for (; p->names[at]; at = (at + 1) & (p->names_cap - 1))
         if (p->names[at]->len == len && memcmp(p->names[at]->text, text, len) == 0)
             return p->names[at];
-    const struct str *s = chat_str_static(p->tmpl->arena, text, len);
+    char *copy = arena_strndup(p->tmpl->arena, text, len); /* messages print names with %s */
+    const struct str *s = copy ? chat_str_static(p->tmpl->arena, copy, len) : NULL;
     if (!s) {
         chat_parse_fail_memory(p);
         return NULL;

@@ -35,7 +35,7 @@ const char *exchange_request_id(const struct conn *conn, char scratch[REQUEST_ID
     return scratch;
 }
 
-/* ---- beginning --------------------------------------------------------------------------------- */
+/* ---- beginning ------------------------------------------------------------------------------- */
 
 void *exchange_on_uri(void *cls, const char *uri, struct MHD_Connection *mhd) {
     struct conn *conn = http_conn_of(mhd);
@@ -52,7 +52,7 @@ void *exchange_on_uri(void *cls, const char *uri, struct MHD_Connection *mhd) {
     return ex;
 }
 
-/* ---- answers ----------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 static void suspend(struct exchange *ex) {
     ASSERT(!ex->suspended);
@@ -190,7 +190,7 @@ static enum MHD_Result answer_by_hand(struct exchange *ex, const struct api_erro
     return MHD_NO;
 }
 
-/* ---- the head ---------------------------------------------------------------------------------- */
+/* ---- the head -------------------------------------------------------------------------------- */
 
 static enum MHD_Result add_header(void *cls, enum MHD_ValueKind kind, const char *key,
                                   size_t key_len, const char *value, size_t value_len) {
@@ -345,7 +345,7 @@ static enum MHD_Result on_head(struct exchange *ex, const char *method, const ch
     return MHD_YES;
 }
 
-/* ---- the body ---------------------------------------------------------------------------------- */
+/* ---- the body -------------------------------------------------------------------------------- */
 
 /* Whoever finds still no room suspends again. */
 static void wake_waiting(struct server *server) {
@@ -366,8 +366,8 @@ static void release_body(struct exchange *ex) {
     exchange_give_back(ex->server, n);
 }
 
-/* Room for n more bytes. Half-received bodies could wait for each other for ever, so one exchange at
- * a time may go beyond the limit, until its body is complete. */
+/* Room for n more bytes. Half-received bodies could wait for each other for ever, so one exchange
+ * at a time may go beyond the limit, until its body is complete. */
 static bool has_room(struct exchange *ex, size_t n) {
     struct server *server = ex->server;
     if (server->body_bytes + n <= body_total_max(server)) return true;
@@ -445,7 +445,7 @@ enum MHD_Result exchange_on_request(void *cls, struct MHD_Connection *mhd, const
     return on_complete(ex);
 }
 
-/* ---- ending ------------------------------------------------------------------------------------ */
+/* ---- ending ---------------------------------------------------------------------------------- */
 
 void exchange_gone(struct exchange *ex) {
     if (ex->gone) return;
@@ -496,7 +496,7 @@ void exchange_on_completed(void *cls, struct MHD_Connection *mhd, void **context
     free(ex);
 }
 
-/* ---- time -------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 static int bytes_unread(const struct conn *conn) {
     int n = 0;

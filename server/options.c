@@ -36,7 +36,7 @@ static const char *command_name(enum command command) {
     return "?";
 }
 
-/* ---- values ------------------------------------------------------------------------------------ */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 int options_parse_size(const char *text, uint64_t *out) {
     if (!isdigit((unsigned char)*text)) return ERR_INVALID;
@@ -216,7 +216,7 @@ static int bad_value(struct err *err, const struct option *opt, const char *name
                    opt->kind == KIND_LIST ? ", at most 64 times" : "");
 }
 
-/* ---- command line ------------------------------------------------------------------------------ */
+/* ---- command line ---------------------------------------------------------------------------- */
 
 /* The table row of a flag of len bytes for this command, or NULL. */
 static const struct option *option_find(const char *name, size_t len, unsigned command) {
@@ -275,7 +275,7 @@ static int parse_words(struct options *options, int argc, char **argv, bool *giv
     return OK;
 }
 
-/* ---- environment and defaults ------------------------------------------------------------------ */
+/* ---- environment and defaults ---------------------------------------------------------------- */
 
 static void env_name(const struct option *opt, char *out, size_t cap) {
     size_t n = (size_t)snprintf(out, cap, "GERYON_");
@@ -352,7 +352,7 @@ void options_fini(struct options *options) {
     options->n_owned = 0;
 }
 
-/* ---- help -------------------------------------------------------------------------------------- */
+/* ---- help ------------------------------------------------------------------------------------ */
 
 static void help_option(FILE *out, const struct option *opt) {
     char range[160], env[64];

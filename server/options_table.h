@@ -1,5 +1,5 @@
-/* options_table.h: one row per flag and group of commands: what parsing, environment twins, help and
- * messages are made from. Only flags whose function exists are in the table. */
+/* options_table.h: one row per flag and group of commands: what parsing, environment twins, help
+ * and messages are made from. Only flags whose function exists are in the table. */
 #ifndef GERYON_OPTIONS_TABLE_H
 #define GERYON_OPTIONS_TABLE_H
 

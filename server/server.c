@@ -25,7 +25,7 @@ enum {
     CONNECTION_BYTES = 66 << 10, /* the library's pool, and our own share */
 };
 
-/* ---- what others ask ----------------------------------------------------------------------------- */
+/* ---- what others ask ------------------------------------------------------------------------- */
 
 static void set_phase(struct server *server, enum server_phase phase) {
     server->phase = phase;
@@ -71,7 +71,7 @@ void server_engine_failed(struct server *server) {
     if (server->phase < PHASE_FAILED) set_phase(server, PHASE_FAILED);
 }
 
-/* ---- loading ------------------------------------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 /* On the loading thread. */
 static void load(void *arg) {
@@ -174,7 +174,7 @@ static void on_loaded(uv_async_t *async) {
     log_ready(server);
 }
 
-/* ---- running ------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static void on_engine_news(uv_async_t *async) {
     struct server *server = async->data;
@@ -278,7 +278,7 @@ static void on_signal(uv_signal_t *handle, int number) {
     tick_phase(server, clock_us());
 }
 
-/* ---- starting and ending ------------------------------------------------------------------------- */
+/* ---- starting and ending --------------------------------------------------------------------- */
 
 static int start(struct server *server, struct err *err) {
     const struct options *options = server->options;

@@ -4,6 +4,17 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+static void tokenize(const struct gguf_vocab *vocab) {
+    struct err err;
+    struct tokenizer *tokenizer;
+    if (tokenizer_from_gguf(vocab, &tokenizer, &err)) return;
+    struct text_run run = {"Hello 12 world", 14, true};
+    struct tokens tokens = {0};
+    tokenizer_encode(tokenizer, &run, 1, true, &tokens, &err);
+    tokens_free(&tokens);
+    tokenizer_destroy(tokenizer);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct err err;
     struct gguf *g = NULL;
@@ -25,7 +36,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct config config;
     if (gguf_model_config(g, &config, &err) == OK) config_fini(&config);
     struct gguf_vocab vocab;
-    if (gguf_model_vocab(g, &vocab, &err) == OK) gguf_model_vocab_free(&vocab);
+    if (gguf_model_vocab(g, &vocab, &err) == OK) {
+        tokenize(&vocab);
+        gguf_model_vocab_free(&vocab);
+    }
     gguf_destroy(g);
     return 0;
 }

@@ -228,6 +228,7 @@ static void cycles_write_what_single_steps_write(void **state) {
             o.weights = kind & 1 ? DTYPE_Q4_1 : DTYPE_BF16;
             o.kv = kind & 1 ? DTYPE_BF16 : DTYPE_F32;
             o.orthros = kind & 2;
+            o.n_threads = 1 + (kind & 1);
             o.window = 10;
             struct tiny t = tiny_open(tables[i], &o);
             struct rules rules = {.temperature = kind == 3 ? 0.8f : 0,

@@ -6,7 +6,7 @@
 
 #include "engine/cpu_count.h"
 #include "engine/safetensors.h"
-#include "tests/unit/fake_device.h"
+#include "tests/unit/fake_model_device.h"
 #include "tests/unit/model_files.h"
 
 /* ---- toys -------------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "engine/checkpoint.h"
-#include "tests/unit/fake_device.h"
+#include "tests/unit/fake_model_device.h"
 #include "tests/unit/model_files.h"
 
 /* ---- the converter ----------------------------------------------------------------------------- */

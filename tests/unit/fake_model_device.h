@@ -1,6 +1,6 @@
-/* fake_device.h: a kernel table that only remembers what it was given, for the loader's tests. */
-#ifndef GERYON_FAKE_DEVICE_H
-#define GERYON_FAKE_DEVICE_H
+/* fake_model_device.h: a kernel table that only remembers what it was given, for the loader's tests. */
+#ifndef GERYON_FAKE_MODEL_DEVICE_H
+#define GERYON_FAKE_MODEL_DEVICE_H
 
 #include <stdlib.h>
 #include <string.h>
