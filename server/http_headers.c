@@ -90,6 +90,8 @@ void http_headers_add(struct http_headers *h, const char *key, size_t key_len, c
         h->multipart = value_len >= 10 && !strncasecmp(value, "multipart/", 10);
     } else if (name_is(key, key_len, "content-encoding")) {
         h->encoded = value_len && !name_is(value, value_len, "identity");
+    } else if (name_is(key, key_len, "origin")) {
+        if (!h->origin) h->origin = value;
     } else if (name_is(key, key_len, "x-request-id")) {
         if (h->request_id || !http_headers_request_id_ok(value, value_len)) return;
         h->request_id = value;

@@ -25,6 +25,7 @@ struct http_headers {
     const char *authorization; /* value, or NULL; lives as long as the library's header */
     const char *request_id;    /* first X-Request-Id that is acceptable, or NULL */
     size_t request_id_len;
+    const char *origin; /* first Origin, or NULL */
 };
 
 /* Add one header. key and value are NUL-terminated beyond their lengths. */

@@ -17,7 +17,7 @@ enum option_kind {
     KIND_DRAFTS, /* int32_t: auto, off or lo .. hi */
 };
 
-enum { OPTION_REQUIRED = 1, OPTION_ROWS_MAX = 64 };
+enum { OPTION_REQUIRED = 1, OPTION_ROWS_MAX = 96 };
 
 struct option {
     const char *name;       /* "--max-num-seqs" */

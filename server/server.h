@@ -59,6 +59,7 @@ struct server {
     uint64_t last_turn_seen;     /* its step count then */
     uint32_t n_generating;       /* exchanges between dispatch and completion */
     uint64_t body_bytes;         /* held by request bodies, all connections */
+    uint64_t out_bytes;          /* events no client has taken yet, all streams */
     uint32_t n_body_waiting;     /* exchanges suspended until some are given back */
     struct exchange *body_first; /* the one that may go beyond the limit on bodies, or NULL */
     uint32_t n_signals;
