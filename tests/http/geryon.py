@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import socket
 import ssl
 import struct
@@ -191,9 +192,15 @@ def _stream_body(path, fields):
     return {k: v for k, v in {**body, **START[path], **fields}.items() if v is not ...}
 
 
+def _limit_files(n):
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n))
+
+
 class Server:
-    def __init__(self, model, *flags, scripted=False, ready=True, env=None, tls=None):
-        """tls: (certificate, key) files; requests then trust that certificate."""
+    def __init__(self, model, *flags, scripted=False, ready=True, env=None, tls=None,
+                 nofile=None):
+        """tls: (certificate, key) files; requests then trust that certificate. nofile: the limit on
+        descriptors it starts with."""
         self.dir = tempfile.TemporaryDirectory(prefix="geryon-http-")
         folder = pathlib.Path(self.dir.name)
         if isinstance(model, dict):
@@ -209,7 +216,8 @@ class Server:
             command += ["--tls-cert", str(tls[0]), "--tls-key", str(tls[1])]
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                                            env=dict(os.environ) | (env or {}))
+                                            env=dict(os.environ) | (env or {}),
+                                            preexec_fn=_limit_files(nofile) if nofile else None)
         self.host, self.port = self._address()
         self.url = f"http{'s' if self.tls else ''}://{self.host}:{self.port}"
         if ready:
@@ -337,6 +345,11 @@ class Server:
     def wrap(self, connection):
         """A socket with TLS on it."""
         return self.tls.wrap_socket(connection, server_hostname=self.host)
+
+    def memory(self):
+        """Resident bytes."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
 
     def raw_post(self, path, body, head=b""):
         """Bytes of a POST; body is an object or bytes."""
