@@ -20,6 +20,7 @@ enum {
     OUT_TOTAL_MAX = 256 << 20,  /* all clients together: beyond, those that lag are given up */
     AHEAD_BYTES_MAX = 64 << 10, /* sent ahead of a running request: its FIN cannot be seen */
     STALLED_TICKS_MAX = 2,
+    IDLE_LOOKS = 3, /* ticks after an answer in which a lost end of input is looked for */
     SSE_BLOCK_BYTES = 1024,
 };
 
@@ -240,6 +241,9 @@ static const char *raw_fault(struct exchange *ex, const char *method, const char
         MHD_get_connection_info(ex->mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     if (!info || version < method || (size_t)(version - method) > info->header_size)
         return "the request line is malformed";
+    /* One space each; a NUL would have cut the target short. */
+    if ((size_t)(version - method) != strlen(method) + 1 + strlen(ex->target) + 1)
+        return "the request line is not method, target and version with single spaces";
     return http_headers_raw_fault(method, info->header_size, (size_t)(version - method), n_headers);
 }
 
@@ -255,6 +259,7 @@ static int check_framing(struct exchange *ex, const struct http_headers *headers
                              "the header block has %zu bytes, at most %d are accepted",
                              info->header_size, HEADERS_BYTES_MAX);
     const char *fault = http_headers_fault(headers, !strcmp(version, "HTTP/1.1"));
+    if (!fault) fault = http_headers_line_fault(method, ex->target);
     if (!fault) fault = raw_fault(ex, method, version, headers->n_headers);
     if (fault)
         return api_error_set(error, API_MALFORMED_REQUEST, NULL, "malformed HTTP request: %s",
@@ -527,6 +532,7 @@ void exchange_on_completed(void *cls, struct MHD_Connection *mhd, void **context
     generation_free(ex);
     ex->conn->exchange = NULL;
     ex->conn->idle_since_us = clock_us();
+    ex->conn->n_looks = 0;
     buf_free(&ex->answer);
     buf_free(&ex->out);
     ex->out_at = 0;
@@ -578,6 +584,10 @@ static void tick_reading(struct exchange *ex, uint64_t now_us) {
     struct conn *conn = ex->conn;
     struct api_error error;
     if (ex->waits_for_memory) return; /* ours is the delay */
+    if (http_peer_closed(conn)) {
+        exchange_gone(ex);
+        return;
+    }
     if (is_late(ex, now_us, &error)) {
         if (!ex->answered) answer_by_hand(ex, &error);
         exchange_gone(ex);
@@ -614,7 +624,9 @@ static void tick_running(struct exchange *ex, uint64_t now_us, bool each_second)
 void exchange_tick(struct conn *conn, uint64_t now_us, bool each_second) {
     struct exchange *ex = conn->exchange;
     if (!ex) {
-        if (longer_than(conn->idle_since_us, now_us, conn->server->options->idle_timeout))
+        bool looks = conn->n_looks < IDLE_LOOKS && ++conn->n_looks;
+        if (longer_than(conn->idle_since_us, now_us, conn->server->options->idle_timeout) ||
+            (looks && http_peer_closed(conn)))
             http_shut(conn);
         return;
     }

@@ -198,6 +198,11 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **socket_c
         conn_closed(http, *socket_context);
 }
 
+bool http_peer_closed(const struct conn *conn) {
+    char byte;
+    return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 size_t http_unread(const struct conn *conn) {
     int n = 0;
     if (ioctl(conn->fd, FIONREAD, &n) || n < 0) n = 0;

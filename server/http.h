@@ -23,6 +23,7 @@ struct conn {
     uint32_t watch;            /* generation of the hang-up watch, 0 = none */
     uint64_t stall_seen;       /* bytes received at the last tick, to find stuck uploads */
     uint32_t n_stalled_ticks;
+    uint32_t n_looks; /* for an end of input the library has missed, since it became idle */
 };
 
 /* Start the daemon; does not listen yet. */
@@ -51,6 +52,9 @@ void http_unwatch(struct conn *conn);
 void http_shut(struct conn *conn);
 /* Keep reading (and dropping) what the peer still sends after the library closes its end. */
 void http_linger(struct conn *conn);
+/* The peer has closed or half-closed and all it sent was taken. The library misses an end of input
+ * that arrives together with the last bytes: its epoll set is edge-triggered. */
+bool http_peer_closed(const struct conn *conn);
 /* Bytes the peer has sent that the library has not taken. */
 size_t http_unread(const struct conn *conn);
 /* MHD_queue_response for our own answers; the library's own pages take another road (http.c). */

@@ -111,6 +111,14 @@ const char *http_headers_fault(const struct http_headers *h, bool is_http_1_1) {
     return NULL;
 }
 
+const char *http_headers_line_fault(const char *method, const char *target) {
+    if (!is_token(method, strlen(method))) return "the method is not a word";
+    for (const char *c = target; *c; c++)
+        if ((unsigned char)*c <= ' ' || *c == 0x7f)
+            return "the request target holds a space or a control character";
+    return NULL;
+}
+
 const char *http_headers_raw_fault(const char *bytes, size_t len, size_t version_at,
                                    uint32_t n_headers) {
     static const char LINE[] = "a line of the header block does not end in CR LF, is folded, or "

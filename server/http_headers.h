@@ -34,6 +34,9 @@ void http_headers_add(struct http_headers *h, const char *key, size_t key_len, c
 /* After the last one: NULL, or what is wrong with the framing (static text). */
 const char *http_headers_fault(const struct http_headers *h, bool is_http_1_1);
 
+/* Method and target of the request line: NULL, or what is wrong with them (static text). */
+const char *http_headers_line_fault(const char *method, const char *target);
+
 /* libmicrohttpd 0.9.75 leaves the head in its buffer with separators replaced by NULs:
  *
  *   method NUL target NUL version NUL NUL (name NUL value NUL NUL)* NUL NUL
