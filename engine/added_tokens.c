@@ -80,7 +80,8 @@ const struct added_token *added_tokens_at(const struct added_tokens *a, const ch
     bool trusted = true;
     uint32_t node = a->first[(uint8_t)text[at]];
     for (size_t i = at; node; node = find_child(a, node, (uint8_t)text[i])) {
-        trusted = trusted && trust[i++];
+        trusted = trusted && trust[i];
+        i++;
         const struct added_token *token =
             a->nodes[node].token ? &a->tokens[a->nodes[node].token - 1] : NULL;
         if (token && (trusted || !token->special)) {

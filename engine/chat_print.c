@@ -22,7 +22,7 @@ size_t chat_format_real(double r, char out[32]) {
     if (negative) p++;
     for (; *p && *p != 'e'; p++)
         if (*p != '.') digits[n++] = *p;
-    int exp = atoi(p + 1);
+    int exp = (int)strtol(p + 1, NULL, 10);
     char *o = out;
     if (negative) *o++ = '-';
     if (exp < -4 || exp >= 16) { /* d.ddde+XX */

@@ -347,15 +347,20 @@ static int add_gguf(struct checkpoint *ck, const struct gguf_tensor *t, bool lla
     return OK;
 }
 
-/* Rows of one head of q and k, by which a llama file is permuted. From the shape and not from the
- * configuration, which may yet be refused: 0 (and then a refusal) when the metadata is odd. */
-static void permuted_heads(const struct gguf *g, bool *llama, uint32_t head_rows[3]) {
+/* Rows of one head of q (1) and k (2), by which a llama file is permuted; 0 where nothing is. A
+ * configuration that cannot be read is no error here: checkpoint_config will refuse it by name. */
+static int permuted_heads(const struct gguf *g, bool *llama, uint32_t head_rows[3],
+                          struct err *err) {
     struct config c;
-    *llama = gguf_model_config(g, &c, NULL) == OK && c.backbone == BACKBONE_LLAMA;
-    if (*llama) {
-        head_rows[1] = head_rows[2] = c.shape.head_dim;
-        config_fini(&c);
-    }
+    struct err why;
+    *llama = false;
+    int rc = gguf_model_config(g, &c, &why);
+    if (rc == ERR_NOMEM) return err_set(err, rc, "%s", why.msg);
+    if (rc) return OK;
+    *llama = c.backbone == BACKBONE_LLAMA;
+    head_rows[1] = head_rows[2] = c.shape.head_dim;
+    config_fini(&c);
+    return OK;
 }
 
 static int open_gguf(struct checkpoint *ck, const char *path, struct err *err) {
@@ -365,7 +370,7 @@ static int open_gguf(struct checkpoint *ck, const char *path, struct err *err) {
     if (rc) return rc;
     bool llama;
     uint32_t head_rows[3] = {0};
-    permuted_heads(ck->gguf, &llama, head_rows);
+    rc = permuted_heads(ck->gguf, &llama, head_rows, err);
     for (size_t i = 0; !rc && i < ck->gguf->n_tensors; i++)
         rc = add_gguf(ck, &ck->gguf->tensors[i], llama, head_rows, err);
     return rc;

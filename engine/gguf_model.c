@@ -375,8 +375,7 @@ int gguf_model_tensor_name(const struct gguf_tensor *t, bool llama, char out[GGU
                                           {"output_norm.weight", "model.norm.weight"}};
     for (size_t i = 0; i < ARRAY_LEN(once); i++)
         if (strcmp(out, once[i][0]) == 0) {
-            strcpy(out, once[i][1]);
-            return OK;
+            return put_name(out, once[i][1], strlen(once[i][1]), err);
         }
     unsigned layer;
     char role[32], kind[8];

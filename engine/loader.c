@@ -46,6 +46,8 @@ int loader_json(const char *text, size_t len, unsigned max_depth, size_t max_val
     json_error_t why;
     json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
     if (!root) {
+        /* Without memory jansson gives up without a word. */
+        if (!why.text[0]) return err_set(err, ERR_NOMEM, "%s: no memory to parse it", what);
         char reason[LOADER_NAME_CAP];
         loader_printable(why.text, strlen(why.text), reason);
         return err_set(err, ERR_INVALID, "%s: no valid JSON: line %d: %s", what, why.line, reason);

@@ -8,7 +8,8 @@
 /* ---- building ---------------------------------------------------------------------------------- */
 
 int tokenizer_add_token(struct tokenizer *t, const struct added_spec *spec, struct err *err) {
-    unsigned flags = TOKEN_ADDED | (spec->special ? TOKEN_SPECIAL : 0);
+    unsigned flags =
+        TOKEN_ADDED | (spec->special ? TOKEN_SPECIAL : 0) | (spec->repeats ? TOKEN_REPEATS : 0);
     int rc = vocab_set(&t->vocab, spec->id, spec->text, spec->len, flags, err);
     if (rc) return rc;
     struct added_token token = {(int32_t)spec->id, spec->special, spec->single_word, spec->lstrip,
@@ -31,11 +32,12 @@ int tokenizer_add_token(struct tokenizer *t, const struct added_spec *spec, stru
 
 int tokenizer_set_named(struct tokenizer *t, const char *name, const char *text, size_t len,
                         struct err *err) {
-    if (t->n_named == NAMED_MAX || strlen(name) >= NAME_BYTES_MAX) return OK;
+    size_t name_len = strlen(name);
+    if (t->n_named == NAMED_MAX || name_len >= NAME_BYTES_MAX) return OK;
     char *copy = strndup(text, len);
     if (!copy) return err_set(err, ERR_NOMEM, "no memory for %s", name);
     struct named_special *named = &t->named[t->n_named++];
-    strcpy(named->name, name);
+    memcpy(named->name, name, name_len + 1);
     named->text = copy;
     return OK;
 }
@@ -98,8 +100,7 @@ int tokenizer_from_pieces(const char *const *pieces, const size_t *lens, const b
     if (rc) rc = err_set(err, rc, "no memory for %u pieces", n);
     for (uint32_t i = 0; rc == OK && i < n; i++) {
         if (lens[i] == 0) continue; /* an id without a piece */
-        struct added_spec spec = {i, pieces[i], lens[i], special && special[i],
-                                  .normalized = false};
+        struct added_spec spec = {i, pieces[i], lens[i], special && special[i], .repeats = true};
         rc = tokenizer_add_token(t, &spec, err);
     }
     if (rc == OK) rc = tokenizer_make_pieces(t, false, err);

@@ -28,7 +28,8 @@ struct gguf_vocab {
 int tokenizer_from_gguf(const struct gguf_vocab *vocab, struct tokenizer **out, struct err *err);
 
 /* Plain pieces, longest match over bytes; bytes that match nothing become id 0 (the scripted
- * model). special[i]: a control token. Copies everything. */
+ * model). special[i]: a control token. Of equal pieces the first is matched; an empty one is an id
+ * without text. Copies everything. */
 int tokenizer_from_pieces(const char *const *pieces, const size_t *lens, const bool *special,
                           uint32_t n, struct tokenizer **out, struct err *err);
 
@@ -55,7 +56,8 @@ const char *tokenizer_piece(const struct tokenizer *tokenizer, int32_t id, bool 
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 /* Longest piece in bytes. */
 size_t tokenizer_max_piece(const struct tokenizer *tokenizer);
-/* The id of a token's exact text (special tokens too), or -1. */
+/* The id of a token's exact text as its file spells it (byte-level tokens in their printable
+ * alphabet; special tokens too), or -1. */
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *text, size_t len);
 /* Start and end tokens, -1 where there is none, and whether encode adds the start by itself. */
 int32_t tokenizer_bos(const struct tokenizer *tokenizer);

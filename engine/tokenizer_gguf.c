@@ -1,5 +1,6 @@
 /* A tokenizer from GGUF metadata. The file names its pre-tokeniser; what the name stands for is
  * fixed here, with the normaliser that the models' own tokenizer.json has. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,8 +45,8 @@ static int find_pre(const struct gguf_vocab *g, const struct pre_kind **out, str
             *out = &PRE_KINDS[i];
             return OK;
         }
-        strcat(known, i ? ", " : "");
-        strcat(known, PRE_KINDS[i].name);
+        size_t at = strlen(known);
+        snprintf(known + at, sizeof known - at, "%s%s", i ? ", " : "", PRE_KINDS[i].name);
     }
     return err_set(err, ERR_INVALID, "tokenizer.ggml.pre \"%.64s\" is not supported; known are %s",
                    g->pre, known);

@@ -48,6 +48,7 @@ struct added_spec {
     const char *text;
     size_t len;
     bool special, single_word, lstrip, rstrip, normalized;
+    bool repeats; /* another token may have the same text */
 };
 
 /* Enter an added token into vocabulary and matchers; the normaliser must be complete. Of two with

@@ -170,7 +170,8 @@ static int op_punctuation(const json_t *v, const char *where, struct pretokenize
 static int op_whitespace(const json_t *v, const char *where, struct pretokenizer_op *op,
                          struct err *err) {
     static const char *const keys[] = {"type", NULL};
-    static const char regex[] = "\\w+|[^\\w\\s]+";
+    /* Written for Rust's regex, whose \w holds the two joiners as well. */
+    static const char regex[] = "[\\w\\x{200C}\\x{200D}]+|[^\\w\\s\\x{200C}\\x{200D}]+";
     int rc = json_known_keys(v, where, keys, err);
     op->behavior = SPLIT_REMOVED;
     op->invert = true;

@@ -63,14 +63,15 @@ int vocab_set(struct vocab *v, int64_t id, const char *text, size_t len, unsigne
                        (long long)id, (long long)v->n - 1);
     uint32_t slot = slot_of(v, text, len);
     uint32_t known = v->slots[slot];
-    if (known && known != (uint32_t)id + 1)
+    bool repeats = known && known != (uint32_t)id + 1;
+    if (repeats && !(flags & TOKEN_REPEATS))
         return err_set(err, ERR_INVALID, "token \"%.*s\" has two ids, %u and %lld", shown, text,
                        known - 1, (long long)id);
-    if (!known && v->flags[id] & TOKEN_PRESENT)
+    if ((!known || repeats) && v->flags[id] & TOKEN_PRESENT)
         return err_set(err, ERR_INVALID, "id %lld belongs to two tokens, one of them \"%.*s\"",
                        (long long)id, shown, text);
     v->flags[id] |= (uint8_t)(flags | TOKEN_PRESENT);
-    if (known) return OK;
+    if (known && !repeats) return OK;
     if (v->n_bytes + len > v->bytes_cap) {
         size_t cap = 2 * (v->n_bytes + len);
         char *bytes = cap <= UINT32_MAX ? realloc(v->bytes, cap) : NULL;
@@ -82,6 +83,6 @@ int vocab_set(struct vocab *v, int64_t id, const char *text, size_t len, unsigne
     v->at[id] = (uint32_t)v->n_bytes;
     v->len[id] = (uint32_t)len;
     v->n_bytes += len;
-    v->slots[slot] = (uint32_t)id + 1;
+    if (!repeats) v->slots[slot] = (uint32_t)id + 1;
     return OK;
 }

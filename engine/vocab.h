@@ -16,9 +16,10 @@ enum {
 
 enum token_flags {
     TOKEN_PRESENT = 1,
-    TOKEN_MODEL = 2,   /* the merging model may make it */
-    TOKEN_ADDED = 4,   /* cut out of the text before the model sees it */
-    TOKEN_SPECIAL = 8, /* a control token */
+    TOKEN_MODEL = 2,    /* the merging model may make it */
+    TOKEN_ADDED = 4,    /* cut out of the text before the model sees it */
+    TOKEN_SPECIAL = 8,  /* a control token */
+    TOKEN_REPEATS = 16, /* its text may be another token's too; vocab_find gives the first */
 };
 
 /* Set up with vocab_init, filled with vocab_set, then only read. */

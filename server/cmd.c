@@ -38,6 +38,11 @@ int cmd_fail(const struct err *err) {
     return 1;
 }
 
+int cmd_usage(const struct err *err) {
+    cmd_fail(err);
+    return 2;
+}
+
 int cmd_open(const struct options *options, bool keep_cycles, struct offline *out,
              struct err *err) {
     struct model_options model_options = cmd_model_options(options);
@@ -69,6 +74,7 @@ void cmd_close(struct offline *offline) {
 int cmd_parse_ids(const char *text, size_t len, const char *what, uint32_t vocab_size,
                   struct tokens *out, struct err *err) {
     const char *at = text, *end = text + len;
+    if (!vocab_size) vocab_size = (uint32_t)INT32_MAX + 1;
     while (at < end && isspace((unsigned char)*at))
         at++;
     bool array = at < end && *at == '[';

@@ -17,8 +17,10 @@ int cmd_health(const struct options *options);
 struct model_options cmd_model_options(const struct options *options);
 struct engine_config cmd_engine_config(const struct options *options);
 
-/* Print "geryon: message" on stderr and return 1. */
+/* Print "geryon: message" on stderr and return 1: could not do it. */
 int cmd_fail(const struct err *err);
+/* The same for flags that make no sense, and return 2. */
+int cmd_usage(const struct err *err);
 
 /* Model and engine of an offline command. */
 struct offline {
@@ -29,8 +31,8 @@ struct offline {
 int cmd_open(const struct options *options, bool keep_cycles, struct offline *out, struct err *err);
 void cmd_close(struct offline *offline);
 
-/* "1,2,3", or a JSON array of ids, checked against the vocabulary; appended to out. what names the
- * source in messages. */
+/* "1,2,3", or a JSON array of ids, each below vocab_size (0: not known yet, any 31-bit number);
+ * appended to out. what names the source in messages. */
 int cmd_parse_ids(const char *text, size_t len, const char *what, uint32_t vocab_size,
                   struct tokens *out, struct err *err);
 

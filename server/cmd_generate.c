@@ -37,10 +37,19 @@ static int render(const struct options *options, const struct model *model, stru
     return model_render_chat(model, &chat, out, NULL, NULL, err);
 }
 
-static int read_prompt(const struct options *options, const struct model *model, struct tokens *out,
-                       struct err *err) {
+/* What can be said of the flags before the model is loaded. */
+static int check_flags(const struct options *options, struct err *err) {
     int given = (options->prompt != NULL) + (options->tokens != NULL) + (options->chat != NULL);
     if (given != 1) return err_set(err, ERR_INVALID, "give one of --prompt, --tokens and --chat");
+    if (!options->tokens) return OK;
+    struct tokens ignored = {0};
+    int rc = cmd_parse_ids(options->tokens, strlen(options->tokens), "--tokens", 0, &ignored, err);
+    tokens_free(&ignored);
+    return rc;
+}
+
+static int read_prompt(const struct options *options, const struct model *model, struct tokens *out,
+                       struct err *err) {
     if (options->tokens)
         return cmd_parse_ids(options->tokens, strlen(options->tokens), "--tokens",
                              model_info(model)->vocab_size, out, err);
@@ -168,6 +177,7 @@ int cmd_generate(const struct options *options) {
     struct tokens prompt = {0};
     struct result result = {0};
     struct request *request = NULL;
+    if (check_flags(options, &err)) return cmd_usage(&err);
     int rc = cmd_open(options, options->json, &offline, &err);
     if (rc) return cmd_fail(&err);
     rc = read_prompt(options, offline.model, &prompt, &err);

@@ -16,10 +16,21 @@ static void print_row(void *arg, uint32_t position, const float *logits) {
     fputs("]}\n", stdout);
 }
 
-static int read_tokens(const struct options *options, uint32_t vocab_size, struct tokens *out,
-                       struct err *err) {
+/* What can be said of the flags before the model is loaded. */
+static int check_flags(const struct options *options, struct err *err) {
     if (!options->tokens == !options->tokens_file)
         return err_set(err, ERR_INVALID, "give one of --tokens and --tokens-file");
+    if (!strcmp(options->view, "draft") && !options->next.set)
+        return err_set(err, ERR_INVALID, "--view draft needs --next ID");
+    if (!options->tokens) return OK;
+    struct tokens ignored = {0};
+    int rc = cmd_parse_ids(options->tokens, strlen(options->tokens), "--tokens", 0, &ignored, err);
+    tokens_free(&ignored);
+    return rc;
+}
+
+static int read_tokens(const struct options *options, uint32_t vocab_size, struct tokens *out,
+                       struct err *err) {
     if (options->tokens)
         return cmd_parse_ids(options->tokens, strlen(options->tokens), "--tokens", vocab_size, out,
                              err);
@@ -49,7 +60,6 @@ static int make_job(const struct options *options, const struct model_info *info
     if (!job->draft) return OK;
     if (!info->block_size)
         return err_set(err, ERR_INVALID, "--view draft: this model has no draft view");
-    if (!options->next.set) return err_set(err, ERR_INVALID, "--view draft needs --next ID");
     if ((uint64_t)options->next.value >= info->vocab_size)
         return err_set(err, ERR_INVALID, "--next: id %lld, the vocabulary has %u",
                        (long long)options->next.value, info->vocab_size);
@@ -61,6 +71,7 @@ int cmd_logits(const struct options *options) {
     struct offline offline;
     struct tokens tokens = {0};
     struct logits_job job;
+    if (check_flags(options, &err)) return cmd_usage(&err);
     if (cmd_open(options, false, &offline, &err)) return cmd_fail(&err);
     const struct model_info *info = model_info(offline.model);
     struct printer printer = {info->vocab_size};

@@ -23,7 +23,7 @@ enum {
     SSE_BLOCK_BYTES = 1024,
 };
 
-/* All bodies together; one body always fits. */
+/* All bodies together, but for one that may go beyond (has_room). */
 static uint64_t body_total_max(const struct server *server) {
     uint64_t one = server->options->max_body_bytes, floor = 256u << 20;
     return 2 * one > floor ? 2 * one : floor;
@@ -35,7 +35,7 @@ const char *exchange_request_id(const struct conn *conn, char scratch[REQUEST_ID
     return scratch;
 }
 
-/* ---- beginning --------------------------------------------------------------------------------- */
+/* ---- beginning ------------------------------------------------------------------------------- */
 
 void *exchange_on_uri(void *cls, const char *uri, struct MHD_Connection *mhd) {
     struct conn *conn = http_conn_of(mhd);
@@ -52,7 +52,7 @@ void *exchange_on_uri(void *cls, const char *uri, struct MHD_Connection *mhd) {
     return ex;
 }
 
-/* ---- answers ----------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 static void suspend(struct exchange *ex) {
     ASSERT(!ex->suspended);
@@ -190,7 +190,7 @@ static enum MHD_Result answer_by_hand(struct exchange *ex, const struct api_erro
     return MHD_NO;
 }
 
-/* ---- the head ---------------------------------------------------------------------------------- */
+/* ---- the head -------------------------------------------------------------------------------- */
 
 static enum MHD_Result add_header(void *cls, enum MHD_ValueKind kind, const char *key,
                                   size_t key_len, const char *value, size_t value_len) {
@@ -345,20 +345,40 @@ static enum MHD_Result on_head(struct exchange *ex, const char *method, const ch
     return MHD_YES;
 }
 
-/* ---- the body ---------------------------------------------------------------------------------- */
+/* ---- the body -------------------------------------------------------------------------------- */
+
+/* Whoever finds still no room suspends again. */
+static void wake_waiting(struct server *server) {
+    if (!server->n_body_waiting) return;
+    for (struct conn *conn = http_conns(server->http); conn; conn = conn->next)
+        if (conn->exchange && conn->exchange->waits_for_memory) exchange_wake(conn->exchange);
+}
 
 void exchange_give_back(struct server *server, uint64_t n_bytes) {
     ASSERT(n_bytes <= server->body_bytes);
     server->body_bytes -= n_bytes;
-    if (!n_bytes || !server->n_body_waiting) return;
-    for (struct conn *conn = http_conns(server->http); conn; conn = conn->next)
-        if (conn->exchange && conn->exchange->waits_for_memory) exchange_wake(conn->exchange);
+    if (n_bytes) wake_waiting(server);
 }
 
 static void release_body(struct exchange *ex) {
     uint64_t n = ex->body.len;
     buf_free(&ex->body);
     exchange_give_back(ex->server, n);
+}
+
+/* Room for n more bytes. Half-received bodies could wait for each other for ever, so one exchange
+ * at a time may go beyond the limit, until its body is complete. */
+static bool has_room(struct exchange *ex, size_t n) {
+    struct server *server = ex->server;
+    if (server->body_bytes + n <= body_total_max(server)) return true;
+    if (!server->body_first) server->body_first = ex;
+    return server->body_first == ex;
+}
+
+static void body_ended(struct exchange *ex) {
+    if (ex->server->body_first != ex) return;
+    ex->server->body_first = NULL;
+    wake_waiting(ex->server);
 }
 
 static void stop_waiting(struct exchange *ex) {
@@ -378,7 +398,7 @@ static enum MHD_Result on_body(struct exchange *ex, const char *data, size_t *si
                       (unsigned long long)max);
         return answer_by_hand(ex, &error);
     }
-    if (!ex->discard && server->body_bytes + *size > body_total_max(server)) {
+    if (!ex->discard && !has_room(ex, *size)) {
         ex->waits_for_memory = true;
         server->n_body_waiting++;
         http_watch(ex->conn);
@@ -402,6 +422,7 @@ static enum MHD_Result on_body(struct exchange *ex, const char *data, size_t *si
 
 /* The library's last call, and again after each resume until something is queued. */
 static enum MHD_Result on_complete(struct exchange *ex) {
+    body_ended(ex);
     if (ex->state == EXCHANGE_BODY && !ex->has_answer) {
         ex->route->handle(ex);
         if (ex->state >= EXCHANGE_FRONT && ex->state < EXCHANGE_DONE) http_watch(ex->conn);
@@ -424,7 +445,7 @@ enum MHD_Result exchange_on_request(void *cls, struct MHD_Connection *mhd, const
     return on_complete(ex);
 }
 
-/* ---- ending ------------------------------------------------------------------------------------ */
+/* ---- ending ---------------------------------------------------------------------------------- */
 
 void exchange_gone(struct exchange *ex) {
     if (ex->gone) return;
@@ -463,6 +484,7 @@ void exchange_on_completed(void *cls, struct MHD_Connection *mhd, void **context
     generation_abandon(ex);
     log_request(ex);
     stop_waiting(ex);
+    body_ended(ex);
     release_body(ex);
     if (ex->counted) ex->server->n_generating--;
     generation_free(ex);
@@ -474,7 +496,7 @@ void exchange_on_completed(void *cls, struct MHD_Connection *mhd, void **context
     free(ex);
 }
 
-/* ---- time -------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 static int bytes_unread(const struct conn *conn) {
     int n = 0;

@@ -62,7 +62,7 @@ static void job_free(struct job *job) {
     free(job);
 }
 
-/* ---- on the pool ------------------------------------------------------------------------------- */
+/* ---- on the pool ----------------------------------------------------------------------------- */
 
 /* A failure of the tokenizer or the template, as the client should see it. */
 static int say_why(struct api_error *error, const struct err *err, const char *param) {
@@ -145,7 +145,7 @@ static void on_pool(uv_work_t *work) {
     job->failed = job->dropped || prepare(job) != OK;
 }
 
-/* ---- on the loop ------------------------------------------------------------------------------- */
+/* ---- on the loop ----------------------------------------------------------------------------- */
 
 static void admit(struct job *job) {
     struct exchange *ex = job->exchange;

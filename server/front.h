@@ -7,7 +7,7 @@
 
 /* Must be called before anything else uses libuv's thread pool. */
 int front_create(struct server *server, struct err *err);
-/* A generation request's body is complete: answers ex at once, or later through generation_begin. */
+/* A generation request's body is complete: answers ex at once, or later (generation_begin). */
 void front_submit(struct exchange *ex, enum route_kind kind);
 /* The exchange ends or fails: the job's result will be dropped. */
 void front_forget(struct exchange *ex);

@@ -60,7 +60,7 @@ struct generation {
     struct choice choices[];
 };
 
-/* ---- the table of live sequences --------------------------------------------------------------- */
+/* ---- the table of live sequences ------------------------------------------------------------- */
 
 int generation_create_table(struct server *server, struct err *err) {
     uint32_t cap = engine_info(server->engine)->max_num_seqs + server->options->max_queued_requests;
@@ -135,7 +135,7 @@ static struct usage usage_of(const struct generation *gen) {
     return usage;
 }
 
-/* ---- admission --------------------------------------------------------------------------------- */
+/* ---- admission ------------------------------------------------------------------------------- */
 
 static void request_free(struct request *request) {
     if (!request) return;
@@ -291,7 +291,7 @@ void generation_begin(struct exchange *ex, struct api_request *request, struct t
     exchange_out(ex);
 }
 
-/* ---- answers ----------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 /* Several sequences of one request: from the first that moved to the last; counts are sums. */
 static struct timings timings_of(const struct exchange *ex) {
@@ -390,7 +390,7 @@ static void end_sse(struct exchange *ex) {
     ex->state = EXCHANGE_DONE;
 }
 
-/* ---- events ------------------------------------------------------------------------------------ */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static void send_text(struct exchange *ex, uint32_t i, const struct event *event) {
     struct generation *gen = ex->generation;
@@ -527,7 +527,7 @@ bool generation_deliver(struct server *server) {
     return true;
 }
 
-/* ---- ending ------------------------------------------------------------------------------------ */
+/* ---- ending ---------------------------------------------------------------------------------- */
 
 void generation_abandon(struct exchange *ex) {
     detach(ex);

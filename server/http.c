@@ -61,7 +61,7 @@ struct http {
 /* Set while we call the library's MHD_queue_response for an answer of ours. */
 static bool queueing_ours;
 
-/* ---- driving ----------------------------------------------------------------------------------- */
+/* ---- driving --------------------------------------------------------------------------------- */
 
 static void on_idle(uv_idle_t *idle) {
     http_drive(idle->data);
@@ -114,7 +114,7 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
     http_drive(poll->data);
 }
 
-/* ---- connections ------------------------------------------------------------------------------- */
+/* ---- connections ----------------------------------------------------------------------------- */
 
 struct conn *http_conns(const struct http *http) {
     return http->conns;
@@ -191,7 +191,7 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **socket_c
         conn_closed(http, *socket_context);
 }
 
-/* ---- hang-ups ---------------------------------------------------------------------------------- */
+/* ---- hang-ups -------------------------------------------------------------------------------- */
 
 void http_watch(struct conn *conn) {
     struct http *http = conn->server->http;
@@ -230,7 +230,7 @@ static void on_hangup(uv_poll_t *poll, int status, int events) {
     http_drive(http);
 }
 
-/* ---- answers past the library ------------------------------------------------------------------ */
+/* ---- answers past the library ---------------------------------------------------------------- */
 
 void http_linger(struct conn *conn) {
     int fd = fcntl(conn->fd, F_DUPFD_CLOEXEC, 0);
@@ -332,7 +332,7 @@ enum MHD_Result MHD_queue_response(struct MHD_Connection *mhd, unsigned int stat
     return MHD_NO;
 }
 
-/* ---- accepting --------------------------------------------------------------------------------- */
+/* ---- accepting ------------------------------------------------------------------------------- */
 
 static void refuse(struct http *http, int fd, bool may_linger) {
     struct api_error error;
@@ -433,7 +433,7 @@ int http_listen(struct server *server, uint32_t *port_out, struct err *err) {
     if (getsockname(http->listen_fd, (struct sockaddr *)&bound, &len) ||
         getnameinfo((struct sockaddr *)&bound, len, NULL, 0, port, sizeof port, NI_NUMERICSERV))
         return err_set(err, ERR_IO, "cannot tell the port of the listen socket");
-    *port_out = (uint32_t)atoi(port);
+    *port_out = (uint32_t)strtoul(port, NULL, 10);
     if (uv_poll_init(&server->loop, &http->listen_poll, http->listen_fd))
         return err_set(err, ERR_IO, "cannot watch the listen socket");
     http->listen_poll.data = http;
@@ -451,7 +451,7 @@ void http_stop_listening(struct http *http) {
     http->listen_fd = -1;
 }
 
-/* ---- setting up -------------------------------------------------------------------------------- */
+/* ---- setting up ------------------------------------------------------------------------------ */
 
 static void on_library_message(void *cls, const char *fmt, va_list ap)
     __attribute__((format(printf, 2, 0)));

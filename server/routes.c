@@ -13,7 +13,7 @@ static void handle_chat(struct exchange *ex) {
     front_submit(ex, ROUTE_CHAT);
 }
 
-/* ---- probes ------------------------------------------------------------------------------------ */
+/* ---- probes ---------------------------------------------------------------------------------- */
 
 static void answer_status(struct exchange *ex, int http, const char *status, const char *phase,
                           double progress, const char *reason) {
@@ -68,7 +68,7 @@ static void handle_version(struct exchange *ex) {
     exchange_answer(ex, 200, &body);
 }
 
-/* ---- models ------------------------------------------------------------------------------------ */
+/* ---- models ---------------------------------------------------------------------------------- */
 
 static struct model_card card_of(const struct server *server, size_t i) {
     return (struct model_card){
@@ -119,7 +119,7 @@ static void handle_model(struct exchange *ex) {
     exchange_refuse(ex, &error);
 }
 
-/* ---- the table --------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 #define PROBE(path, handler) \
     { path, METHOD_GET, false, false, true, handler, "GET, HEAD, OPTIONS" }

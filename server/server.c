@@ -25,7 +25,7 @@ enum {
     CONNECTION_BYTES = 66 << 10, /* the library's pool, and our own share */
 };
 
-/* ---- what others ask ----------------------------------------------------------------------------- */
+/* ---- what others ask ------------------------------------------------------------------------- */
 
 static void set_phase(struct server *server, enum server_phase phase) {
     server->phase = phase;
@@ -71,7 +71,7 @@ void server_engine_failed(struct server *server) {
     if (server->phase < PHASE_FAILED) set_phase(server, PHASE_FAILED);
 }
 
-/* ---- loading ------------------------------------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 /* On the loading thread. */
 static void load(void *arg) {
@@ -174,7 +174,7 @@ static void on_loaded(uv_async_t *async) {
     log_ready(server);
 }
 
-/* ---- running ------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static void on_engine_news(uv_async_t *async) {
     struct server *server = async->data;
@@ -265,7 +265,7 @@ static void on_tick(uv_timer_t *timer) {
 
 static void on_signal(uv_signal_t *handle, int number) {
     struct server *server = handle->data;
-    if (server->phase == PHASE_DRAINING || server->phase == PHASE_STOPPING) _exit(128 + number);
+    if (server->n_signals++) _exit(128 + number);
     log_event(LOG_INFO, "shutting_down", log_int("signal", number),
               log_int("running", server->n_generating));
     if (server->phase == PHASE_FAILED) return; /* on its way out already */
@@ -278,7 +278,7 @@ static void on_signal(uv_signal_t *handle, int number) {
     tick_phase(server, clock_us());
 }
 
-/* ---- starting and ending ------------------------------------------------------------------------- */
+/* ---- starting and ending --------------------------------------------------------------------- */
 
 static int start(struct server *server, struct err *err) {
     const struct options *options = server->options;
@@ -353,8 +353,7 @@ int server_run(const struct options *options) {
     signal(SIGPIPE, SIG_IGN);
     int rc = start(server, &err);
     if (rc) {
-        fprintf(stderr, "geryon: %s\n", err.msg);
-        server->exit_code = 1;
+        server->exit_code = cmd_fail(&err);
     } else {
         uv_run(&server->loop, UV_RUN_DEFAULT);
         log_event(LOG_INFO, "stopped", log_int("exit", server->exit_code));

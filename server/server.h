@@ -55,11 +55,13 @@ struct server {
     uint32_t max_connections;
     int64_t started_unix;
     uint64_t phase_since_us;
-    uint64_t last_turn_us;   /* our clock when the engine was last seen to move, or was idle */
-    uint64_t last_turn_seen; /* its step count then */
-    uint32_t n_generating;   /* exchanges between dispatch and completion */
-    uint64_t body_bytes;     /* held by request bodies, all connections */
-    uint32_t n_body_waiting; /* exchanges suspended until some are given back */
+    uint64_t last_turn_us;       /* our clock when the engine was last seen to move, or was idle */
+    uint64_t last_turn_seen;     /* its step count then */
+    uint32_t n_generating;       /* exchanges between dispatch and completion */
+    uint64_t body_bytes;         /* held by request bodies, all connections */
+    uint32_t n_body_waiting;     /* exchanges suspended until some are given back */
+    struct exchange *body_first; /* the one that may go beyond the limit on bodies, or NULL */
+    uint32_t n_signals;
     int exit_code;
 };
 

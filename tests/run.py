@@ -76,6 +76,9 @@ def environment(args, job, scratch):
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
         "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
     })
+    model = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+    if model.exists():
+        env["GERYON_TEST_GGUF"] = str(model)
     if "asan" in args.build or "tsan" in args.build:
         env["GERYON_TEST_SLOW"] = "1"  # time limits inside the Python tests grow
     return env

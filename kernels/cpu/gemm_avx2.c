@@ -10,8 +10,8 @@
  * which is the order of a matrix tile unit (two chains a step), so that later tables can share it.
  *
  * Two kernels compute it:
- *   1 to 3 rows weights are expanded in registers and used at once, row by row: a read of the packed
- *               stream.
+ *   1 to 3 rows weights are expanded in registers and used at once, row by row: a read of the
+ *               packed stream.
  *   more rows   a step is expanded into a panel of 4 KiB in the first-level cache, used by tiles of
  *               up to 6 rows x 16 columns; even and odd chains one after the other, since both
  *               would need 24 registers. Bound by FMA: 12 of them for 8 loads.
@@ -27,6 +27,7 @@ enum {
     PARITY_FLOATS = GROUP / 2 * HALF,
     HALF_FLOATS = 2 * PARITY_FLOATS,
     TILE_FROM = 4,         /* rows */
+    RUN_BYTES = 16384,     /* of weights that stay in the first-level cache */
     PREFETCH_BYTES = 4096, /* ahead in the stream: across the page where the hardware stops */
 };
 
@@ -81,18 +82,18 @@ void avx2_step_sums(const float *x, uint32_t n_steps, float *sums) {
     a##v = _mm256_fmadd_ps(_mm256_add_ps(e##v, o##v), ROW_D(v), a##v); \
     ROW_M(v)
 
-#define ROW_ZERO(v) __m256 a##v = _mm256_setzero_ps();
+#define ROW_ACC(v)  __m256 a##v = _mm256_loadu_ps(acc + 8 * v);
 #define ROW_STEP(v) __m256 e##v = _mm256_setzero_ps(), o##v = _mm256_setzero_ps();
 #define ROW_OUT(v)  _mm256_storeu_ps(acc + 8 * v, a##v);
 
-/* A function over all steps; BODY moves p over the step's numbers to its scales. */
+/* A function that adds steps to acc; BODY moves p over the step's numbers to its scales. */
 #define DEFINE_ROW(NAME, DTYPE, BODY)                                                       \
     static void NAME(const uint8_t *p, uint32_t n_steps, const float *x, const float *sums, \
                      float *acc) {                                                          \
         (void)sums;                                                                         \
         const uint32_t bytes = pack_step_bytes(DTYPE);                                      \
         const uint8_t *step = p;                                                            \
-        AVX2_REPEAT_4(ROW_ZERO)                                                             \
+        AVX2_REPEAT_4(ROW_ACC)                                                              \
         for (uint32_t s = 0; s < n_steps; s++, x += GROUP) {                                \
             AVX2_REPEAT_4(ROW_STEP)                                                         \
             p = step;                                                                       \
@@ -205,6 +206,19 @@ static const row_fn row_fns[DTYPE_COUNT] = {
     [DTYPE_F32] = row_f32,   [DTYPE_F16] = row_f16,   [DTYPE_BF16] = row_bf16,
     [DTYPE_Q8_0] = row_q8_0, [DTYPE_Q4_0] = row_q4_0, [DTYPE_Q4_1] = row_q4_1,
 };
+
+/* Row by row over runs of steps short enough to be in the first-level cache for the second row. */
+static void few_rows(enum dtype dtype, const uint8_t *step, uint32_t n_steps,
+                     const struct gemm_rows *in, float (*acc)[GROUP]) {
+    uint32_t bytes = pack_step_bytes(dtype);
+    uint32_t run = in->n_rows == 1 ? n_steps : RUN_BYTES / bytes;
+    for (uint32_t s = 0; s < n_steps; s += run, step += (size_t)run * bytes) {
+        uint32_t n = n_steps - s < run ? n_steps - s : run;
+        for (uint32_t i = 0; i < in->n_rows; i++)
+            row_fns[dtype](step, n, in->x + i * in->ldx + s * GROUP, in->sums + i * in->ldsums + s,
+                           acc[i]);
+    }
+}
 
 /* ---- a panel ---------------------------------------------------------------------------------- */
 
@@ -353,15 +367,13 @@ void avx2_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_r
                      float (*acc)[GROUP]) {
     const uint8_t *step = step_at(m, group);
     uint32_t n_steps = (uint32_t)div_ceil(m->cols, GROUP), bytes = pack_step_bytes(m->dtype);
-    if (in->n_rows < TILE_FROM) { /* cheaper than a panel; the group's bytes are cached by then */
-        for (uint32_t i = 0; i < in->n_rows; i++)
-            row_fns[m->dtype](step, n_steps, in->x + i * in->ldx, in->sums + i * in->ldsums,
-                              acc[i]);
+    memset(acc, 0, in->n_rows * sizeof *acc);
+    if (in->n_rows < TILE_FROM) { /* cheaper than a panel */
+        few_rows(m->dtype, step, n_steps, in, acc);
         return;
     }
     float panel[2 * HALF_FLOATS] __attribute__((aligned(MEMORY_ALIGN)));
     struct step_scales scales;
-    memset(acc, 0, in->n_rows * sizeof *acc);
     for (uint32_t s = 0; s < n_steps; s++, step += bytes) {
         prefetch_step(step, bytes);
         expand[m->dtype](step, panel);

@@ -105,11 +105,13 @@ def test_greedy_texts_and_cycles(name, table):
             continue
         cycles = [(c["drafted"], c["accepted"]) for c in result["cycles"]]
         expected = [(c["draft"], c["accepted"]) for c in data["cycles"][i]]
-        assert len(cycles) == len(expected)
-        assert cycles[:-1] == expected[:-1]
-        # The last cycle is cut by the token limit: its drafts begin like the golden ones.
-        drafted, accepted = cycles[-1]
-        assert drafted == expected[-1][0][:len(drafted)] and accepted <= expected[-1][1]
+        # The last golden cycle is cut by the token limit: ours is shorter, or none is needed for
+        # one last token; its drafts begin like the golden ones.
+        whole = len(expected) - 1
+        assert cycles[:whole] == expected[:whole]
+        assert len(cycles) - whole in (0, 1)
+        for drafted, accepted in cycles[whole:]:
+            assert drafted == expected[-1][0][:len(drafted)] and accepted <= expected[-1][1]
 
 
 @pytest.mark.parametrize("name", goldens(orthrus=True))

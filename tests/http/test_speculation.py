@@ -212,16 +212,20 @@ def test_s9_09_emitted_tokens_add_up(serve, tmp_path, pieces, n):
     model = script(pieces, draft=[p if i % 3 else "?" for i, p in enumerate(pieces)], block_size=8)
     result = generate(tmp_path, model, "--drafts", 8, "--max-tokens", n)
     cycles = result["cycles"]
-    # The token from prefill, then what each pass kept and its own one, except what an end cut off.
+    # The token from prefill, then what each pass kept and its own one, but for what an ending cut
+    # off. Where only one token is left there is nothing to draft.
+    tokens = len(result["tokens"])
     emitted = 1 + sum(c["accepted"] + 1 for c in cycles)
-    assert len(result["tokens"]) <= emitted <= len(result["tokens"]) + 8
+    assert tokens - 1 <= emitted <= tokens + 8
+    assert all(len(c["drafted"]) <= 7 and c["accepted"] <= len(c["drafted"]) for c in cycles)
+    assert bool(cycles) == (n > 1)
+    assert all(c["drafted"] for c in cycles[:-1])
     if cycles:
-        assert 1 + sum(c["accepted"] + 1 for c in cycles[:-1]) < len(result["tokens"])
-    assert len(cycles) == 0 if n == 1 else len(cycles) >= 1
+        assert 1 + sum(c["accepted"] + 1 for c in cycles[:-1]) < tokens
 
     usage = serve(model, "--drafts", 8).complete([0], max_tokens=n).json["usage"]
     details = usage["completion_tokens_details"]
-    assert usage["completion_tokens"] == len(result["tokens"])
+    assert usage["completion_tokens"] == tokens
     assert details["accepted_prediction_tokens"] <= sum(c["accepted"] for c in cycles)
     assert details["accepted_prediction_tokens"] < max(usage["completion_tokens"], 1)
     assert (details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"]

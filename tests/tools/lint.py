@@ -101,7 +101,7 @@ def rule_arrows():
             elif target.endswith("_internal.h"):
                 module = target.split("/")[-1].removesuffix("_internal.h")
                 if not (path.startswith(target.rsplit("/", 1)[0] + "/") or
-                        re.match(rf"tests/(unit|prop|fuzz)/\w+_{module}\w*\.c", path)):
+                        re.match(rf"tests/(unit|prop|fuzz)/(\w+_{module}\w*\.c|\w+\.h)", path)):
                     yield f"{where}: {target} belongs to its module and that module's own test"
             elif room == "tests" or target == "kernels/base.h" or target.startswith(room + "/"):
                 continue

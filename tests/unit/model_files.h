@@ -117,6 +117,15 @@ static inline void pad_to(struct bytes *b, size_t alignment) {
 
 /* ---- files ------------------------------------------------------------------------------------- */
 
+/* A copy that lives as long as the test program. */
+static inline const char *keep(const char *text) {
+    static char pool[128][256];
+    static size_t used;
+    assert_true(used < ARRAY_LEN(pool));
+    snprintf(pool[used], sizeof pool[0], "%s", text);
+    return pool[used++];
+}
+
 static inline const char *path_in(const char *dir, const char *name) {
     static char path[4][512];
     static int turn;

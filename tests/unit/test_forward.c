@@ -49,6 +49,23 @@ static void avx2_matches_ref_in_odd_shapes(void **state) {
     }
 }
 
+static void avx2_matches_ref_over_long_histories(void **state) {
+    (void)state;
+    if (n_tables < 2) skip();
+    enum { N = 500 };
+    float *got[2] = {logits_of(N), logits_of(N)};
+    for (int i = 0; i < 2; i++) {
+        struct tiny_options o = tiny_defaults();
+        struct tiny t = tiny_open(tables[i], &o);
+        struct tiny_sequence s = tiny_sequence(0, N, 7, 9, 5);
+        tiny_prefill(&t, &s, 250, got[i]);
+        tiny_close(&t);
+    }
+    assert_close(got[1], got[0], (size_t)N * 320, ROUNDING, ROUNDING, "500 positions");
+    free(got[0]);
+    free(got[1]);
+}
+
 static void avx2_matches_ref_in_orthros_models(void **state) {
     (void)state;
     const uint32_t windows[] = {1, 8, 20, 130};
@@ -272,6 +289,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(avx2_matches_ref_in_every_weight_type),
         cmocka_unit_test(avx2_matches_ref_in_odd_shapes),
+        cmocka_unit_test(avx2_matches_ref_over_long_histories),
         cmocka_unit_test(avx2_matches_ref_in_orthros_models),
         cmocka_unit_test(avx2_matches_ref_with_bf16_kv),
         cmocka_unit_test(standard_rows_do_not_depend_on_company),

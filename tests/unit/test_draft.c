@@ -1,0 +1,353 @@
+/* The draft view and whole cycles: draft, sample, verify, accept, on a tiny random model. */
+#include "tests/unit/tiny_model.h"
+
+static const struct kernels *tables[2];
+static uint32_t n_tables;
+
+static struct tiny_options drafting(void) {
+    struct tiny_options o = tiny_defaults();
+    o.block_size = 8;
+    return o;
+}
+
+static void prefill(struct tiny *t, const struct tiny_sequence *s, uint32_t n) {
+    for (uint32_t pos = 0; pos < n; pos += 64) {
+        struct segment chunk = tiny_segment(s, VIEW_BASE, pos, n - pos < 64 ? n - pos : 64, 0);
+        tiny_forward(t, &chunk, 1);
+        tiny_end(t);
+    }
+}
+
+static struct segment draft_segment(const struct tiny_sequence *s, uint32_t pos, uint32_t n_rows) {
+    static const int32_t tokens[8] = {17, 3, 3, 3, 3, 3, 3, 3};
+    struct segment segment = tiny_segment(s, VIEW_DRAFT, pos, n_rows, n_rows);
+    segment.tokens = tokens;
+    return segment;
+}
+
+/* Blocks that begin at, before and behind borders of pages and of softmax blocks. */
+static const uint32_t borders[] = {0, 1, 5, 15, 16, 120, 125, 128, 131, 300};
+
+static void compare_drafts(const struct tiny_options *o, const char *what) {
+    if (n_tables < 2) skip();
+    struct tiny ref = tiny_open(tables[0], o), fast = tiny_open(tables[1], o);
+    struct tiny_sequence s = tiny_sequence(0, 301, 9, 0, 1);
+    float a[8 * 320], b[8 * 320];
+    for (size_t i = 0; i < ARRAY_LEN(borders); i++)
+        for (uint32_t n = 1; n <= 8; n += 7) {
+            struct segment block = draft_segment(&s, borders[i], n);
+            prefill(&ref, &s, borders[i]);
+            prefill(&fast, &s, borders[i]);
+            tiny_forward(&ref, &block, 1);
+            tiny_logits(&ref, 0, n, a);
+            tiny_end(&ref);
+            tiny_forward(&fast, &block, 1);
+            tiny_logits(&fast, 0, n, b);
+            tiny_end(&fast);
+            assert_close(b, a, (size_t)n * 320, 2e-4, 2e-4, what); /* as in test_forward */
+        }
+    tiny_close(&ref);
+    tiny_close(&fast);
+}
+
+static void avx2_drafts_match_ref(void **state) {
+    (void)state;
+    struct tiny_options o = drafting();
+    compare_drafts(&o, "standard");
+    o.orthros = true;
+    o.window = 12;
+    o.biases = true;
+    compare_drafts(&o, "orthros");
+}
+
+/* With *_diff weights equal to the plain ones, a block of one row sees just what a base row sees, so
+ * scratch pages and cached pages must be the same to attention. */
+static void one_plain_draft_row_equals_a_base_row(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < n_tables; i++) {
+        struct tiny_options o = drafting();
+        struct tiny t = tiny_open(tables[i], &o);
+        for (uint32_t l = 0; l < t.shape.n_layers; l++)
+            for (int w = 0; w < 4; w++)
+                t.dev->weights[l * WEIGHT_COUNT + WEIGHT_Q_DIFF + w] =
+                    t.dev->weights[l * WEIGHT_COUNT + WEIGHT_Q + w];
+        for (uint32_t l = 0; l < t.shape.n_layers; l++)
+            for (int w = 0; w < 2; w++)
+                t.dev->weights[l * WEIGHT_COUNT + WEIGHT_Q_DIFF_NORM + w] =
+                    t.dev->weights[l * WEIGHT_COUNT + WEIGHT_Q_NORM + w];
+        struct tiny_sequence s = tiny_sequence(0, 200, 9, 0, 1);
+        for (size_t k = 0; k < ARRAY_LEN(borders) - 1; k++) {
+            float draft[320], base[320];
+            prefill(&t, &s, borders[k]);
+            struct segment block = tiny_segment(&s, VIEW_DRAFT, borders[k], 1, 1);
+            tiny_forward(&t, &block, 1);
+            tiny_logits(&t, 0, 1, draft);
+            tiny_end(&t);
+            block = tiny_segment(&s, VIEW_BASE, borders[k], 1, 1);
+            tiny_forward(&t, &block, 1);
+            tiny_logits(&t, 0, 1, base);
+            tiny_end(&t);
+            assert_same_bits(draft, base, 320, tables[i]->name);
+        }
+        tiny_close(&t);
+    }
+}
+
+static void drafts_leave_the_cache_as_it_was(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < n_tables; i++) {
+        struct tiny_options o = drafting();
+        struct tiny t = tiny_open(tables[i], &o);
+        struct tiny_sequence s = tiny_sequence(0, 45, 9, 0, 1);
+        prefill(&t, &s, 45);
+        size_t bytes = TINY_PAGES * t.dev->page_bytes;
+        char *before = malloc(bytes);
+        memcpy(before, t.dev->kv, bytes);
+        struct segment block = draft_segment(&s, 45, 8);
+        tiny_forward(&t, &block, 1);
+        tiny_end(&t);
+        assert_memory_equal(before, t.dev->kv, bytes);
+        free(before);
+        tiny_close(&t);
+    }
+}
+
+static void draft_blocks_do_not_see_each_other(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < n_tables; i++) {
+        struct tiny_options o = drafting();
+        struct tiny t = tiny_open(tables[i], &o);
+        struct tiny_sequence a = tiny_sequence(0, 45, 9, 0, 1), b = tiny_sequence(3, 30, 8, 20, 2);
+        prefill(&t, &a, 45);
+        prefill(&t, &b, 30);
+        float alone[8 * 320], together[8 * 320];
+        struct segment blocks[2] = {draft_segment(&b, 30, 5), draft_segment(&a, 45, 8)};
+        tiny_forward(&t, blocks + 1, 1);
+        tiny_logits(&t, 0, 8, alone);
+        tiny_end(&t);
+        tiny_forward(&t, blocks, 2);
+        tiny_logits(&t, 5, 8, together);
+        tiny_end(&t);
+        assert_same_bits(together, alone, (size_t)8 * 320, tables[i]->name);
+        tiny_close(&t);
+    }
+}
+
+/* ---- cycles ----------------------------------------------------------------------------------- */
+
+/* A generating sequence: tokens so far, the last of which is not yet in the KV. */
+struct writer {
+    struct tiny_sequence s;
+    uint32_t prompt_len;
+};
+
+static struct writer writer_of(uint32_t slot, uint32_t prompt_len, uint64_t seed, uint32_t first) {
+    struct writer w = {.s = tiny_sequence(slot, prompt_len, seed, first, 1),
+                       .prompt_len = prompt_len};
+    return w;
+}
+
+/* Rows for the last token and k proposals: one segment, or base and output; returns how many. */
+static uint32_t main_segments(const struct tiny *t, const struct writer *w, uint32_t pos,
+                              uint32_t k, struct segment *base, struct segment *output) {
+    uint32_t n = w->s.n_tokens - pos + k;
+    *base = tiny_segment(&w->s, VIEW_BASE, pos, n, t->shape.orthros ? 0 : k + 1);
+    *output = tiny_segment(&w->s, VIEW_OUTPUT, w->s.n_tokens - 1, k + 1, k + 1);
+    base->n_proposed = output->n_proposed = k;
+    base->prompt_len = output->prompt_len = w->prompt_len;
+    base->out_pos = output->out_pos = w->s.n_tokens - w->prompt_len;
+    *(t->shape.orthros ? &output->pick : &base->pick) = PICK_ACCEPT;
+    return t->shape.orthros ? 2 : 1;
+}
+
+static void accept_into(struct tiny *t, struct writer *writers, uint32_t n) {
+    struct outcome out[TINY_SLOTS];
+    assert_int_equal(t->k->accept(t->dev), OK);
+    assert_int_equal(t->k->end(t->dev, out), OK);
+    for (uint32_t i = 0; i < n; i++) {
+        struct writer *w = &writers[i];
+        assert_int_equal(out[i].status, OK);
+        assert_int_equal(out[i].slot, w->s.slot);
+        assert_int_equal(out[i].n_tokens, out[i].n_accepted + 1);
+        memcpy(w->s.tokens + w->s.n_tokens, out[i].tokens, out[i].n_tokens * sizeof(int32_t));
+        w->s.n_tokens += out[i].n_tokens;
+    }
+}
+
+/* First token from the prompt, the rest one by one. */
+static void write_plainly(struct tiny *t, struct writer *w, uint32_t n) {
+    uint32_t pos = 0;
+    while (w->s.n_tokens < w->prompt_len + n) {
+        struct segment segments[2];
+        uint32_t count = main_segments(t, w, pos, 0, &segments[0], &segments[1]);
+        tiny_forward(t, segments, count);
+        pos = w->s.n_tokens;
+        accept_into(t, w, 1);
+    }
+}
+
+/* All writers in cycles of draft and verify, drafts of `rows` rows. */
+static void write_in_cycles(struct tiny *t, struct writer *writers, uint32_t n_writers, uint32_t n,
+                            uint32_t rows) {
+    struct segment base[TINY_SLOTS], output[TINY_SLOTS], all[2 * TINY_SLOTS];
+    for (uint32_t i = 0; i < n_writers; i++) {
+        uint32_t count = main_segments(t, &writers[i], 0, 0, &all[0], &all[1]);
+        tiny_forward(t, all, count);
+        accept_into(t, &writers[i], 1);
+    }
+    while (writers[0].s.n_tokens < writers[0].prompt_len + n) {
+        static const int32_t masks[8] = {0, 3, 3, 3, 3, 3, 3, 3};
+        int32_t tokens[TINY_SLOTS][8];
+        for (uint32_t i = 0; i < n_writers; i++) {
+            struct writer *w = &writers[i];
+            memcpy(tokens[i], masks, sizeof masks);
+            tokens[i][0] = w->s.tokens[w->s.n_tokens - 1];
+            all[i] = tiny_segment(&w->s, VIEW_DRAFT, w->s.n_tokens - 1, rows, rows - 1);
+            all[i].n_logits = rows; /* rows proposals: every row proposes one */
+            all[i].tokens = tokens[i];
+            all[i].pick = PICK_PROPOSE;
+            all[i].out_pos = w->s.n_tokens - w->prompt_len;
+        }
+        tiny_forward(t, all, n_writers);
+        assert_int_equal(t->k->sample(t->dev), OK);
+        for (uint32_t i = 0; i < n_writers; i++)
+            main_segments(t, &writers[i], writers[i].s.n_tokens - 1, rows, &base[i], &output[i]);
+        memcpy(all, base, n_writers * sizeof *all);
+        memcpy(all + n_writers, output, n_writers * sizeof *all);
+        tiny_forward(t, all, t->shape.orthros ? 2 * n_writers : n_writers);
+        accept_into(t, writers, n_writers);
+    }
+}
+
+static void cycles_write_what_single_steps_write(void **state) {
+    (void)state;
+    enum { N = 40 };
+    for (uint32_t i = 0; i < n_tables; i++)
+        for (int kind = 0; kind < 4; kind++) {
+            struct tiny_options o = drafting();
+            o.weights = kind & 1 ? DTYPE_Q4_1 : DTYPE_BF16;
+            o.kv = kind & 1 ? DTYPE_BF16 : DTYPE_F32;
+            o.orthros = kind & 2;
+            o.n_threads = 1 + (kind & 1);
+            o.window = 10;
+            struct tiny t = tiny_open(tables[i], &o);
+            struct rules rules = {.temperature = kind == 3 ? 0.8f : 0,
+                                  .top_p = 0.95f,
+                                  .seeded = kind == 3,
+                                  .seed = 11};
+            struct writer plain[2] = {writer_of(0, 30, 1, 0), writer_of(1, 9, 2, 10)};
+            struct writer cycles[2] = {writer_of(4, 30, 1, 50), writer_of(2, 9, 2, 70)};
+            for (int w = 0; w < 2; w++) {
+                t.k->slot_set(t.dev, plain[w].s.slot, &rules);
+                t.k->slot_set(t.dev, cycles[w].s.slot, &rules);
+                write_plainly(&t, &plain[w], N);
+            }
+            write_in_cycles(&t, cycles, 2, N, 6);
+            for (int w = 0; w < 2; w++) {
+                uint32_t n = cycles[w].s.n_tokens < plain[w].s.n_tokens ? cycles[w].s.n_tokens
+                                                                        : plain[w].s.n_tokens;
+                assert_memory_equal(cycles[w].s.tokens, plain[w].s.tokens, n * sizeof(int32_t));
+            }
+            tiny_close(&t);
+        }
+}
+
+/* The slot's proposals are put there by hand: the true continuation, then one that goes wrong. */
+static void perfect_proposals_are_all_accepted(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < n_tables; i++)
+        for (uint32_t wrong = 0; wrong <= 5; wrong++) {
+            struct tiny_options o = drafting();
+            o.orthros = wrong % 2;
+            o.window = 9;
+            struct tiny t = tiny_open(tables[i], &o);
+            struct writer plain = writer_of(0, 20, 1, 0), w = writer_of(1, 20, 1, 10);
+            write_plainly(&t, &plain, 8);
+            struct segment segments[2];
+            struct outcome out;
+            tiny_forward(&t, segments, main_segments(&t, &w, 0, 0, &segments[0], &segments[1]));
+            accept_into(&t, &w, 1);
+            struct slot *slot = &t.dev->slots[1];
+            slot->n_asked = slot->n_proposals = 5;
+            memcpy(slot->proposals, plain.s.tokens + 21, 5 * sizeof(int32_t));
+            if (wrong < 5) slot->proposals[wrong] ^= 1;
+            tiny_forward(&t, segments, main_segments(&t, &w, 20, 5, &segments[0], &segments[1]));
+            t.k->accept(t.dev);
+            t.k->end(t.dev, &out);
+            assert_int_equal(out.n_proposed, 5);
+            assert_int_equal(out.n_accepted, wrong);
+            assert_int_equal(out.n_tokens, wrong + 1);
+            assert_memory_equal(out.tokens, plain.s.tokens + 21, (wrong + 1) * sizeof(int32_t));
+            tiny_close(&t);
+        }
+}
+
+static void all_masked_rows_propose_nothing(void **state) {
+    (void)state;
+    struct tiny_options o = drafting();
+    o.vocab = 100;
+    o.untied = true;
+    struct tiny t = tiny_open(tables[n_tables - 1], &o);
+    struct rules rules = {.top_p = 1, .min_tokens = 2, .n_end_ids = 100};
+    for (int32_t id = 0; id < 100; id++)
+        rules.end_ids[id] = id;
+    t.k->slot_set(t.dev, 0, &rules);
+    struct writer w = writer_of(0, 10, 1, 0);
+    for (int i = 0; i < 10; i++)
+        w.s.tokens[i] %= 100;
+    w.s.n_tokens = 10;
+    prefill(&t, &w.s, 9);
+    struct segment block = draft_segment(&w.s, 9, 4), segments[2];
+    block.pick = PICK_PROPOSE;
+    tiny_forward(&t, &block, 1);
+    t.k->sample(t.dev);
+    assert_int_equal(t.dev->slots[0].n_proposals, 0);
+    tiny_forward(&t, segments, main_segments(&t, &w, 9, 4, &segments[0], &segments[1]));
+    struct outcome out;
+    t.k->accept(t.dev);
+    t.k->end(t.dev, &out);
+    assert_int_equal(out.n_proposed, 0);
+    assert_int_equal(out.n_tokens, 0);
+    assert_true(out.exhausted);
+    tiny_close(&t);
+}
+
+static void a_poisoned_sequence_fails_alone(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < n_tables; i++) {
+        struct tiny_options o = drafting();
+        struct tiny t = tiny_open(tables[i], &o);
+        struct writer a = writer_of(0, 20, 1, 0), b = writer_of(1, 20, 2, 10);
+        prefill(&t, &a.s, 19);
+        prefill(&t, &b.s, 19);
+        memset(t.dev->kv + b.s.pages[0] * t.dev->page_bytes, 0xff, t.dev->page_bytes);
+        struct segment segments[3];
+        main_segments(&t, &b, 19, 0, &segments[0], &segments[2]);
+        main_segments(&t, &a, 19, 0, &segments[1], &segments[2]);
+        tiny_forward(&t, segments, 2);
+        struct outcome out[2];
+        t.k->accept(t.dev);
+        t.k->end(t.dev, out);
+        assert_int_equal(out[0].status, ERR_INVALID);
+        assert_int_equal(out[0].n_tokens, 0);
+        assert_int_equal(out[1].status, OK);
+        assert_int_equal(out[1].n_tokens, 1);
+        tiny_close(&t);
+    }
+}
+
+int main(void) {
+    tables[n_tables++] = kernels_ref();
+    if (kernels_avx2()) tables[n_tables++] = kernels_avx2();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(avx2_drafts_match_ref),
+        cmocka_unit_test(one_plain_draft_row_equals_a_base_row),
+        cmocka_unit_test(drafts_leave_the_cache_as_it_was),
+        cmocka_unit_test(draft_blocks_do_not_see_each_other),
+        cmocka_unit_test(cycles_write_what_single_steps_write),
+        cmocka_unit_test(perfect_proposals_are_all_accepted),
+        cmocka_unit_test(all_masked_rows_propose_nothing),
+        cmocka_unit_test(a_poisoned_sequence_fails_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

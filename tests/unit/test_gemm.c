@@ -1,0 +1,258 @@
+/* One matrix against rows of activations: the packed layouts, the order of the sum, any row count. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "tests/harness.h"
+
+static const struct cpu_ops *fast(void) {
+#if defined(__x86_64__)
+    if (kernels_avx2()) return &cpu_ops_avx2;
+#endif
+    return NULL;
+}
+
+/* A random matrix, its source, and padded random rows. */
+struct problem {
+    struct tensor src;
+    float *wide; /* [rows][cols] */
+    struct matrix m;
+    float *x, *sums;
+    size_t ldx, ldsums;
+};
+
+static struct problem make_problem(const struct cpu_ops *ops, enum dtype dtype, uint32_t rows,
+                                   uint32_t cols, uint32_t n_x) {
+    struct problem p = {.src = {.dtype = dtype, .rows = rows, .cols = cols}};
+    struct rng rng;
+    rng_seed(&rng, rows * 1000 + cols + dtype);
+    size_t n = (size_t)rows * cols;
+    p.wide = malloc(n * sizeof(float));
+    for (size_t i = 0; i < n; i++)
+        p.wide[i] = 0.1f * rng_normal(&rng);
+    void *stored = malloc(dtype_row_bytes(dtype, n));
+    dtype_from_f32(dtype, p.wide, n, stored);
+    dtype_to_f32(dtype, stored, n, p.wide);
+    p.src.data = stored;
+    p.m = (struct matrix){.dtype = dtype, .rows = rows, .cols = cols};
+    size_t bytes = ops->matrix_bytes(dtype, rows, cols, &p.m.group_bytes);
+    p.m.data = aligned_alloc(64, align_up(bytes, 64));
+    memset(p.m.data, 0, bytes);
+    ops->matrix_pack(&p.m, &p.src);
+    p.ldx = align_up(cols, GROUP);
+    p.ldsums = p.ldx / GROUP;
+    p.x = calloc(n_x * p.ldx, sizeof(float));
+    p.sums = calloc(n_x * p.ldsums, sizeof(float));
+    for (uint32_t i = 0; i < n_x; i++) {
+        for (uint32_t k = 0; k < cols; k++)
+            p.x[i * p.ldx + k] = rng_normal(&rng);
+        ops->step_sums(p.x + i * p.ldx, (uint32_t)p.ldsums, p.sums + i * p.ldsums);
+    }
+    return p;
+}
+
+static void free_problem(struct problem *p) {
+    free((void *)(uintptr_t)p->src.data);
+    free(p->wide);
+    free(p->m.data);
+    free(p->x);
+    free(p->sums);
+}
+
+/* y [n_x][rows rounded up to GROUP], rows `row0 .. row0 + n - 1` of x in one call. */
+static void multiply(const struct cpu_ops *ops, const struct problem *p, uint32_t row0, uint32_t n,
+                     float *y) {
+    static float acc[ROW_BLOCK][GROUP] __attribute__((aligned(64)));
+    size_t ldy = align_up(p->m.rows, GROUP);
+    struct gemm_rows in = {p->x + row0 * p->ldx, p->ldx, p->sums + row0 * p->ldsums, p->ldsums, n};
+    for (uint32_t g = 0; g < ldy / GROUP; g++) {
+        memset(acc, 0xff, sizeof acc); /* whatever was there before must not matter */
+        ops->gemm_group(&p->m, g, &in, acc);
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(y + (row0 + i) * ldy + g * GROUP, acc[i], sizeof acc[i]);
+    }
+}
+
+static const uint32_t shapes[][2] = {{320, 64},  {33, 96}, {1, 32}, {64, 576},
+                                     {40, 1536}, {96, 48}, {31, 1}, {5, 33}};
+
+#define FOR_EACH_PROBLEM(d, s)                         \
+    for (enum dtype d = 0; d < DTYPE_COUNT; d++)       \
+        for (size_t s = 0; s < ARRAY_LEN(shapes); s++) \
+            if (shapes[s][1] % dtype_block(d) == 0)
+
+/* Rounding of a sum of K products in float32 is below K 2^-24 sum |w x|; the chains of 16 make it
+ * far less. Q4_1 adds q d and m apart, which lose a few bits against each other. */
+static void products_match_double_sums(void **state) {
+    (void)state;
+    const struct cpu_ops *ops = fast();
+    if (!ops) skip();
+    FOR_EACH_PROBLEM(d, s) {
+        enum { N = 3 };
+        struct problem p = make_problem(ops, d, shapes[s][0], shapes[s][1], N);
+        size_t ldy = align_up(p.m.rows, GROUP);
+        float *y = malloc(N * ldy * sizeof *y);
+        multiply(ops, &p, 0, N, y);
+        for (uint32_t i = 0; i < N; i++)
+            for (uint32_t j = 0; j < ldy; j++) {
+                double sum = 0, size = 0;
+                for (uint32_t k = 0; j < p.m.rows && k < p.m.cols; k++) {
+                    double t =
+                        (double)p.wide[(size_t)j * p.m.cols + k] * (double)p.x[i * p.ldx + k];
+                    sum += t, size += fabs(t);
+                }
+                double error = fabs((double)y[i * ldy + j] - sum);
+                if (!(error <= 2e-6 * size)) /* padding: exactly 0 */
+                    fail_msg("%s [%u,%u] row %u column %u: error %.3g of %.3g", dtype_name(d),
+                             p.m.rows, p.m.cols, i, j, error, size);
+            }
+        free(y);
+        free_problem(&p);
+    }
+}
+
+static void rows_have_the_same_bits_in_any_company(void **state) {
+    (void)state;
+    const struct cpu_ops *ops = fast();
+    if (!ops) skip();
+    FOR_EACH_PROBLEM(d, s) {
+        enum { N = ROW_BLOCK };
+        struct problem p = make_problem(ops, d, shapes[s][0], shapes[s][1], N);
+        size_t n = N * align_up(p.m.rows, GROUP);
+        float *alone = malloc(n * sizeof *alone), *together = malloc(n * sizeof *together);
+        for (uint32_t i = 0; i < N; i++)
+            multiply(ops, &p, i, 1, alone);
+        multiply(ops, &p, 0, N, together);
+        assert_same_bits(together, alone, n, dtype_name(d));
+        for (uint32_t i = 0, count = 2; i < N; i += count, count = count % 13 + 1)
+            multiply(ops, &p, i, count < N - i ? count : N - i, together);
+        assert_same_bits(together, alone, n, dtype_name(d));
+        free(alone);
+        free(together);
+        free_problem(&p);
+    }
+}
+
+/* The definition, in scalar code: gemm_avx2.c's head comment. */
+static float defined_sum(const struct problem *p, uint32_t row, const float *x, const float *sums) {
+    float acc = 0;
+    for (uint32_t k0 = 0; k0 < p->ldx; k0 += GROUP) {
+        float e = 0, o = 0, d = 1, m = 0;
+        enum dtype type = p->src.dtype;
+        uint32_t n = p->m.cols - k0 < GROUP ? p->m.cols - k0 : GROUP;
+        float w[GROUP] = {0};
+        const float *wide = p->wide + (size_t)row * p->m.cols + k0;
+        memcpy(w, wide, n * sizeof *w);
+        if (dtype_block(type) > 1) {
+            const uint8_t *block =
+                (const uint8_t *)p->src.data + dtype_row_bytes(type, (size_t)row * p->m.cols + k0);
+            d = f16_to_f32((uint16_t)(block[0] | block[1] << 8));
+            if (type == DTYPE_Q4_1) m = f16_to_f32((uint16_t)(block[2] | block[3] << 8));
+            for (uint32_t k = 0; k < GROUP; k++)
+                w[k] = d != 0 ? nearbyintf((w[k] - m) / d) : 0;
+        }
+        for (uint32_t k = 0; k < n; k += 2) {
+            e = fmaf(w[k], x[k0 + k], e);
+            if (k + 1 < n) o = fmaf(w[k + 1], x[k0 + k + 1], o);
+        }
+        acc = fmaf(e + o, d, acc);
+        if (type == DTYPE_Q4_1) acc = fmaf(m, sums[k0 / GROUP], acc);
+    }
+    return acc;
+}
+
+static void sums_follow_the_defined_order(void **state) {
+    (void)state;
+    const struct cpu_ops *ops = fast();
+    if (!ops) skip();
+    FOR_EACH_PROBLEM(d, s) {
+        enum { N = 5 };
+        struct problem p = make_problem(ops, d, shapes[s][0], shapes[s][1], N);
+        size_t ldy = align_up(p.m.rows, GROUP);
+        float *y = malloc(N * ldy * sizeof *y);
+        multiply(ops, &p, 0, N, y);
+        for (uint32_t i = 0; i < N; i++)
+            for (uint32_t j = 0; j < p.m.rows; j++) {
+                float expected = defined_sum(&p, j, p.x + i * p.ldx, p.sums + i * p.ldsums);
+                assert_same_bits(y + i * ldy + j, &expected, 1, dtype_name(d));
+            }
+        free(y);
+        free_problem(&p);
+    }
+}
+
+static void packed_rows_read_back_exactly(void **state) {
+    (void)state;
+    const struct cpu_ops *all[2] = {&cpu_ops_ref, fast()};
+    for (int t = 0; t < 2; t++) {
+        if (!all[t]) continue;
+        FOR_EACH_PROBLEM(d, s) {
+            struct problem p = make_problem(all[t], d, shapes[s][0], shapes[s][1], 1);
+            float *row = malloc(p.m.cols * sizeof *row);
+            for (uint32_t j = 0; j < p.m.rows; j++) {
+                all[t]->matrix_row(&p.m, j, row);
+                assert_same_bits(row, p.wide + (size_t)j * p.m.cols, p.m.cols, dtype_name(d));
+            }
+            free(row);
+            free_problem(&p);
+        }
+    }
+}
+
+/* ---- the operations on one row ---------------------------------------------------------------- */
+
+static void row_operations_match_ref(void **state) {
+    (void)state;
+    const struct cpu_ops *ops = fast();
+    if (!ops) skip();
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    enum { N = 160 };
+    float a[N], b[N], c[N], x[N], y[N];
+    for (uint32_t n = 2; n <= N; n += 2) {
+        for (uint32_t i = 0; i < N; i++) {
+            x[i] = 3 * rng_normal(&rng);
+            y[i] = rng_normal(&rng);
+        }
+        ops->rmsnorm(x, y, n, 1e-5f, a);
+        cpu_ops_ref.rmsnorm(x, y, n, 1e-5f, b);
+        assert_close(a, b, n, 0, 1e-6, "rmsnorm"); /* a few roundings */
+        for (uint32_t i = 0; i < n / 2; i++)
+            sincosf(x[i], &c[i], &c[N / 2 + i]);
+        memcpy(a, y, sizeof y);
+        memcpy(b, y, sizeof y);
+        ops->rope(a, c, c + N / 2, n / 2);
+        cpu_ops_ref.rope(b, c, c + N / 2, n / 2);
+        assert_close(a, b, n, 1e-6, 0, "rope");
+        memcpy(a, x, sizeof x);
+        memcpy(b, x, sizeof x);
+        ops->silu_mul(a, y, n / 8 * 8);
+        cpu_ops_ref.silu_mul(b, y, n / 8 * 8);
+        assert_close(a, b, n / 8 * 8, 1e-30, 1e-6, "silu"); /* exp within 2 ulp */
+    }
+}
+
+static void silu_is_sound_at_the_ends(void **state) {
+    (void)state;
+    const struct cpu_ops *ops = fast();
+    if (!ops) skip();
+    float z[8] = {-3e38f, -200, -88, 88, 200, 1e30f, 0, NAN}, up[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    ops->silu_mul(z, up, 8);
+    for (int i = 0; i < 3; i++)
+        assert_true(fabsf(z[i]) < 1e-35f);
+    assert_true(z[3] == 88 && z[4] == 200 && z[5] == 1e30f && z[6] == 0);
+    assert_true(isnan(z[7]));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_match_double_sums),
+        cmocka_unit_test(rows_have_the_same_bits_in_any_company),
+        cmocka_unit_test(sums_follow_the_defined_order),
+        cmocka_unit_test(packed_rows_read_back_exactly),
+        cmocka_unit_test(row_operations_match_ref),
+        cmocka_unit_test(silu_is_sound_at_the_ends),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,117 @@
+/* The worker pool: every task once, nothing lost between spinning and parking, idle costs nothing. */
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/cpu/pool.h"
+#include "tests/harness.h"
+
+enum { TASKS = 1000 };
+
+struct count {
+    _Atomic uint32_t runs[TASKS];
+    uint32_t plain[TASKS]; /* written by tasks, read by the owner without atomics */
+    uint32_t n_threads, round;
+    _Atomic uint32_t bad_thread;
+    unsigned slow_us;
+};
+
+static void count_task(void *arg, uint32_t task, uint32_t thread) {
+    struct count *c = arg;
+    atomic_fetch_add(&c->runs[task], 1);
+    c->plain[task] = c->round;
+    if (thread >= c->n_threads) atomic_fetch_add(&c->bad_thread, 1);
+    if (c->slow_us && task % 7 == 0) usleep(c->slow_us);
+}
+
+static struct pool *pool_of(uint32_t n_threads) {
+    struct pool *pool = NULL;
+    struct err err = {0};
+    if (pool_create(n_threads, &pool, &err) != OK) fail_msg("%s", err.msg);
+    return pool;
+}
+
+static void each_task_runs_exactly_once(void **state) {
+    (void)state;
+    static struct count c;
+    for (uint32_t n_threads = 1; n_threads <= 4; n_threads++) {
+        struct pool *pool = pool_of(n_threads);
+        assert_int_equal(pool_threads(pool), n_threads);
+        memset((void *)&c, 0, sizeof c);
+        c.n_threads = n_threads;
+        uint32_t expected[TASKS] = {0};
+        for (uint32_t round = 0; round < 3000; round++) {
+            uint32_t n = round * 37 % 23;
+            if (round % 500 == 0) n = TASKS;
+            c.round = round;
+            pool_run(pool, count_task, &c, n);
+            for (uint32_t t = 0; t < n; t++) {
+                expected[t]++;
+                assert_int_equal(c.plain[t], round);
+            }
+        }
+        for (uint32_t t = 0; t < TASKS; t++)
+            assert_int_equal(atomic_load(&c.runs[t]), expected[t]);
+        assert_int_equal(atomic_load(&c.bad_thread), 0);
+        pool_destroy(pool);
+    }
+}
+
+/* Pauses around the length of the spin catch workers at every point of going to sleep. */
+static void workers_wake_from_their_park(void **state) {
+    (void)state;
+    static struct count c;
+    memset((void *)&c, 0, sizeof c);
+    c.n_threads = 3;
+    struct pool *pool = pool_of(3);
+    for (uint32_t round = 1; round <= 300; round++) {
+        c.round = round;
+        c.slow_us = round % 50 == 0 ? 300 : 0; /* also lets the owner park */
+        pool_run(pool, count_task, &c, 8);
+        for (uint32_t t = 0; t < 8; t++)
+            assert_int_equal(atomic_load(&c.runs[t]), round);
+        usleep(round % 3 * 40);
+    }
+    pool_destroy(pool);
+}
+
+static double cpu_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void idle_workers_take_no_processor_time(void **state) {
+    (void)state;
+    static struct count c;
+    c.n_threads = 4;
+    struct pool *pool = pool_of(4);
+    pool_run(pool, count_task, &c, 8);
+    usleep(20000);
+    double before = cpu_seconds();
+    usleep(100000);
+    assert_true(cpu_seconds() - before < 0.02); /* three spinning workers would take up to 0.3 */
+    pool_destroy(pool);
+}
+
+static void thread_counts_out_of_range_are_refused(void **state) {
+    (void)state;
+    struct pool *pool = NULL;
+    struct err err = {0};
+    assert_int_equal(pool_create(0, &pool, &err), ERR_INVALID);
+    assert_non_null(strstr(err.msg, "expected 1 .. 256"));
+    assert_int_equal(pool_create(POOL_THREADS_MAX + 1, &pool, &err), ERR_INVALID);
+    assert_null(pool);
+    pool_destroy(NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_task_runs_exactly_once),
+        cmocka_unit_test(workers_wake_from_their_park),
+        cmocka_unit_test(idle_workers_take_no_processor_time),
+        cmocka_unit_test(thread_counts_out_of_range_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
