@@ -391,8 +391,7 @@ bool chat_iter_next(struct interp *in, struct iter *it, struct val *out, bool *m
         size_t n = chat_utf8_next(src.s->text, src.s->len, it->pos, &cp);
         const struct str *s = chat_str_slice(in, src.s, it->pos, it->pos + n);
         if (!s) return false;
-        *out = val_str(s);
-        out->marked = src.marked;
+        *out = val_str(s); /* characters of marked text are plain, as Python's are */
         it->pos += (uint32_t)n;
         *more = true;
         return true;
