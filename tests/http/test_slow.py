@@ -1,10 +1,12 @@
 """Slow clients and silent ones, with the server's times scaled down by its own flags: S7-04, the closing
 half of S7-05, S7-06."""
 
+import itertools
 import json
 import re
 import select
 import socket
+import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -137,7 +139,7 @@ def test_waiting_for_an_answer_is_not_idle(serve):
 
 # ---- readers ----------------------------------------------------------------------------------------
 
-PIECE = "x" * 4000
+PIECE = "x" * 8000
 WORDS = {"target": {"": {"0": 10.0}}, "vocab": [PIECE, EOS], "eos": [1], "context": 131072}
 
 
@@ -151,13 +153,15 @@ def unread(server, **fields):
     return connection
 
 
-def rate(server):
-    """Tokens a second of 4 clients that read."""
-    started = time.monotonic()
+def pace(server):
+    """Milliseconds from token to token, the median over 4 clients that read all of theirs."""
+    def one(_):
+        at = [seconds for seconds, text in server.open_stream(prompt=[0], max_tokens=40).texts()]
+        assert len(at) == 40
+        return [late - early for early, late in itertools.pairwise(at)]
+
     with ThreadPoolExecutor(4) as pool:
-        streams = list(pool.map(lambda _: server.stream(prompt=[0], max_tokens=150, timeout=60), range(4)))
-    assert all(s.done and s.text == PIECE * 150 for s in streams)
-    return 600 / (time.monotonic() - started)
+        return 1000 * statistics.median(itertools.chain(*pool.map(one, range(4))))
 
 
 def aborted(server):
@@ -167,31 +171,32 @@ def aborted(server):
 def test_s7_04_slow_readers(serve):
     """50 streams nobody reads beside 4 that are read: what is held for each stays bounded, then they
     are cancelled; the others keep their pace."""
-    server = serve(WORDS | {"step_ms": 10 * SLOW}, "--reader-timeout", 1 * SLOW, "--max-num-seqs", 64)
-    alone = rate(server)
+    server = serve(WORDS | {"step_ms": 50 * SLOW}, "--reader-timeout", 1 * SLOW, "--max-num-seqs", 64)
+    alone = pace(server)
     before = server.memory()
     clients = [unread(server) for _ in range(50)]
     server.wait_running(50)
-    beside, most = rate(server), server.memory()
+    beside, most = pace(server), server.memory()
     until = time.monotonic() + 20 * SLOW
     while aborted(server) < 50:
         most = max(most, server.memory())
         assert time.monotonic() < until, f"{aborted(server)} of 50 cancelled, {server.gauges()}"
         time.sleep(0.1)
     server.wait_idle(2)
-    print(f"alone {alone:.0f} tokens/s, beside 50 slow readers {beside:.0f}; "
+    print(f"a token each {alone:.1f} ms alone, {beside:.1f} ms beside 50 slow readers; "
           f"{(most - before) / 50 / 1024:.0f} KiB for each at most")
     # 1 MiB held, in a buffer that doubles, and what comes until the next tick; sanitizers keep more.
     if SLOW == 1:
         assert most - before < 50 * (4 << 20)
-    assert beside > 0.7 * alone, (alone, beside)
+    # 54 rows cost some more than 4 in any case: well under a tenth on a quiet machine.
+    assert beside < 1.35 * alone, (alone, beside)
     for client in clients:
         client.close()
 
 
 def test_no_reader_is_held_more_than_its_bound(serve):
     """16 MiB for one client end its stream at once, however patient the timeout."""
-    server = serve({"target": {"": {"0": 10.0}}, "vocab": ["x" * 8000, EOS], "eos": [1],
+    server = serve({"target": {"": {"0": 10.0}}, "vocab": [PIECE, EOS], "eos": [1],
                     "context": 131072, "step_ms": 1}, "--reader-timeout", 3600)
     before = server.memory()
     client = unread(server)
@@ -207,7 +212,7 @@ def test_blocked_reader_that_leaves_is_noticed_at_once(serve):
     server = serve(WORDS | {"step_ms": 1})
     for how in ("close", "shutdown"):
         client = unread(server)
-        server.wait_gauges(lambda g: g["pages_used"] > 20, what="300 tokens")  # far beyond its buffers
+        server.wait_gauges(lambda g: g["pages_used"] > 10, what="160 tokens")  # far beyond its buffers
         if how == "close":
             client.close()
         else:
