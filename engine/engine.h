@@ -23,7 +23,7 @@ struct model_options {
     const char *path;      /* checkpoint directory, .gguf file (scripted binary: script.json) */
     const char *name;      /* served name; NULL: directory's or file's base name */
     const char *dtype;     /* "auto", "f32", "bf16", "f16", "q8_0", "q4_0" */
-    const char *cpu_table; /* "auto", "ref", "avx2" */
+    const char *cpu_table; /* "auto", "ref", "avx2", "avx512" */
     uint32_t n_threads;    /* 0: cores this process may use (affinity, cpu.max) */
     uint32_t window;       /* 0, or give a model without Orthros streams this window */
     bool progress_bar;     /* draw on stderr when it is a terminal */

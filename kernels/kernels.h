@@ -224,7 +224,7 @@ struct device_limits {
 };
 
 struct kernels {
-    const char *name; /* "ref", "avx2", "scripted", later "avx512", "amx", "cuda" */
+    const char *name; /* "ref", "avx2", "avx512", "scripted", later "amx", "cuda" */
 
     /* A device for this model; n_threads includes the caller's. */
     int (*open)(const struct model_shape *shape, uint32_t n_threads, struct device **out,
@@ -281,6 +281,7 @@ struct kernels {
 /* Tables of this machine; NULL where the processor or the build lacks it. */
 const struct kernels *kernels_ref(void);
 const struct kernels *kernels_avx2(void);
+const struct kernels *kernels_avx512(void);
 /* The table called name ("auto": the fastest here), or NULL with err set. */
 const struct kernels *kernels_find(const char *name, struct err *err);
 

@@ -21,7 +21,7 @@ const struct option options_table[] = {
      "worker threads of the CPU backend; 0 = cores this process may use", 0},
     {"--dtype", {0}, MODEL, KIND_CHOICE, AT(dtype), "auto", 0, 0, "auto|f32|bf16|f16|q8_0|q4_0",
      "number format of the weights; auto = as in the file, else converted at load", 0},
-    {"--cpu-table", {0}, LOADS, KIND_CHOICE, AT(cpu_table), "auto", 0, 0, "auto|ref|avx2",
+    {"--cpu-table", {0}, LOADS, KIND_CHOICE, AT(cpu_table), "auto", 0, 0, "auto|ref|avx2|avx512",
      "kernels of the CPU backend; auto = the fastest this machine has", 0},
     {"--window", {0}, LOADS | COMMAND_INSPECT, KIND_COUNT, AT(window), "0", 0, 1 << 24, NULL,
      "run a plain model with Orthros streams of this window; 0 = as the model says", 0},

@@ -16,11 +16,6 @@
 
 enum { AVX2_TILE = 6 }; /* rows x 16 columns of accumulators fill 12 of the 16 registers */
 
-/* Rows of the next of the tiles that n rows are cut into: as even as can be, at most AVX2_TILE. */
-static inline uint32_t avx2_tile_rows(uint32_t n) {
-    return (uint32_t)div_ceil(n, div_ceil(n, AVX2_TILE));
-}
-
 /* Sum of the lanes by halves: ((0+4)+(2+6)) + ((1+5)+(3+7)). */
 static inline float avx2_sum(__m256 v) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -74,6 +69,7 @@ void avx2_kv_store(const struct device *dev, void *page, uint32_t at, const floa
                    const float *v);
 void avx2_attend_tile(struct device *dev, uint32_t layer, uint32_t tile, uint32_t kv_head,
                       void *scratch);
-size_t avx2_attend_scratch(const struct device *dev);
+void avx2_merge(float *out, float *most, float *total, const float *part, float part_most,
+                float part_total, size_t ep);
 
 #endif

@@ -3,7 +3,7 @@
  *
  * The stages (stages.c, draws.c) are the same for every CPU table: they walk rows, deal out tasks
  * and call `ops` for the arithmetic. A table is one struct cpu_ops (ref: ops_ref.c; avx2:
- * ops_avx2.c, gemm_avx2.c, attend_avx2.c).
+ * ops_avx2.c, gemm_avx2.c, attend_avx2.c; avx512 likewise, with avx2's layouts and bits).
  *
  * Activations are float32, row-major. A row of n numbers lies in align_up(n, GROUP) floats whose
  * padding holds zeros, so that vector code needs no tail; logits alone have no padding.
@@ -140,7 +140,13 @@ struct device {
 extern const struct cpu_ops cpu_ops_ref;
 #if defined(__x86_64__)
 extern const struct cpu_ops cpu_ops_avx2;
+extern const struct cpu_ops cpu_ops_avx512;
 #endif
+
+/* Rows of the next of the tiles that n rows are cut into: as even as can be, at most `most`. */
+static inline uint32_t even_rows(uint32_t n, uint32_t most) {
+    return (uint32_t)div_ceil(n, div_ceil(n, most));
+}
 
 static inline const struct matrix *cpu_weight(const struct device *dev, enum weight which,
                                               uint32_t layer) {

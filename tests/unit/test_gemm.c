@@ -1,17 +1,40 @@
 /* One matrix against rows of activations: the packed layouts, the order of the sum, any row count. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
 #include "tests/harness.h"
 
-static const struct cpu_ops *fast(void) {
-#if defined(__x86_64__)
-    if (kernels_avx2()) return &cpu_ops_avx2;
-#endif
-    return NULL;
+/* Tables of this machine: ref first, then the fast ones. */
+static struct {
+    const char *name;
+    const struct cpu_ops *ops;
+} tables[4];
+static uint32_t n_tables;
+static char what_text[64];
+
+static void add_table(const char *name, const struct cpu_ops *ops) {
+    tables[n_tables].name = name;
+    tables[n_tables++].ops = ops;
 }
+
+/* For messages: "avx2 q4_1". */
+static uint32_t current;
+static const char *what(enum dtype dtype) {
+    snprintf(what_text, sizeof what_text, "%s %s", tables[current].name, dtype_name(dtype));
+    return what_text;
+}
+
+/* The test NAME: NAME_on each fast table. */
+#define ON_FAST_TABLES(NAME)                             \
+    static void NAME(void **state) {                     \
+        (void)state;                                     \
+        if (n_tables < 2) skip();                        \
+        for (current = 1; current < n_tables; current++) \
+            NAME##_on(tables[current].ops);              \
+    }
 
 /* A random matrix, its source, and padded random rows. */
 struct problem {
@@ -84,10 +107,7 @@ static const uint32_t shapes[][2] = {{320, 64},  {33, 96}, {1, 32}, {64, 576},
 
 /* Rounding of a sum of K products in float32 is below K 2^-24 sum |w x|; the chains of 16 make it
  * far less. Q4_1 adds q d and m apart, which lose a few bits against each other. */
-static void products_match_double_sums(void **state) {
-    (void)state;
-    const struct cpu_ops *ops = fast();
-    if (!ops) skip();
+static void products_match_double_sums_on(const struct cpu_ops *ops) {
     FOR_EACH_PROBLEM(d, s) {
         enum { N = 3 };
         struct problem p = make_problem(ops, d, shapes[s][0], shapes[s][1], N);
@@ -104,18 +124,16 @@ static void products_match_double_sums(void **state) {
                 }
                 double error = fabs((double)y[i * ldy + j] - sum);
                 if (!(error <= 2e-6 * size)) /* padding: exactly 0 */
-                    fail_msg("%s [%u,%u] row %u column %u: error %.3g of %.3g", dtype_name(d),
-                             p.m.rows, p.m.cols, i, j, error, size);
+                    fail_msg("%s [%u,%u] row %u column %u: error %.3g of %.3g", what(d), p.m.rows,
+                             p.m.cols, i, j, error, size);
             }
         free(y);
         free_problem(&p);
     }
 }
+ON_FAST_TABLES(products_match_double_sums)
 
-static void rows_have_the_same_bits_in_any_company(void **state) {
-    (void)state;
-    const struct cpu_ops *ops = fast();
-    if (!ops) skip();
+static void rows_have_the_same_bits_in_any_company_on(const struct cpu_ops *ops) {
     FOR_EACH_PROBLEM(d, s) {
         enum { N = ROW_BLOCK };
         struct problem p = make_problem(ops, d, shapes[s][0], shapes[s][1], N);
@@ -124,15 +142,16 @@ static void rows_have_the_same_bits_in_any_company(void **state) {
         for (uint32_t i = 0; i < N; i++)
             multiply(ops, &p, i, 1, alone);
         multiply(ops, &p, 0, N, together);
-        assert_same_bits(together, alone, n, dtype_name(d));
+        assert_same_bits(together, alone, n, what(d));
         for (uint32_t i = 0, count = 2; i < N; i += count, count = count % 13 + 1)
             multiply(ops, &p, i, count < N - i ? count : N - i, together);
-        assert_same_bits(together, alone, n, dtype_name(d));
+        assert_same_bits(together, alone, n, what(d));
         free(alone);
         free(together);
         free_problem(&p);
     }
 }
+ON_FAST_TABLES(rows_have_the_same_bits_in_any_company)
 
 /* The definition, in scalar code: gemm_avx2.c's head comment. */
 static float defined_sum(const struct problem *p, uint32_t row, const float *x, const float *sums) {
@@ -162,10 +181,7 @@ static float defined_sum(const struct problem *p, uint32_t row, const float *x, 
     return acc;
 }
 
-static void sums_follow_the_defined_order(void **state) {
-    (void)state;
-    const struct cpu_ops *ops = fast();
-    if (!ops) skip();
+static void sums_follow_the_defined_order_on(const struct cpu_ops *ops) {
     FOR_EACH_PROBLEM(d, s) {
         enum { N = 5 };
         struct problem p = make_problem(ops, d, shapes[s][0], shapes[s][1], N);
@@ -175,24 +191,24 @@ static void sums_follow_the_defined_order(void **state) {
         for (uint32_t i = 0; i < N; i++)
             for (uint32_t j = 0; j < p.m.rows; j++) {
                 float expected = defined_sum(&p, j, p.x + i * p.ldx, p.sums + i * p.ldsums);
-                assert_same_bits(y + i * ldy + j, &expected, 1, dtype_name(d));
+                assert_same_bits(y + i * ldy + j, &expected, 1, what(d));
             }
         free(y);
         free_problem(&p);
     }
 }
+ON_FAST_TABLES(sums_follow_the_defined_order)
 
 static void packed_rows_read_back_exactly(void **state) {
     (void)state;
-    const struct cpu_ops *all[2] = {&cpu_ops_ref, fast()};
-    for (int t = 0; t < 2; t++) {
-        if (!all[t]) continue;
+    for (current = 0; current < n_tables; current++) {
         FOR_EACH_PROBLEM(d, s) {
-            struct problem p = make_problem(all[t], d, shapes[s][0], shapes[s][1], 1);
+            const struct cpu_ops *ops = tables[current].ops;
+            struct problem p = make_problem(ops, d, shapes[s][0], shapes[s][1], 1);
             float *row = malloc(p.m.cols * sizeof *row);
             for (uint32_t j = 0; j < p.m.rows; j++) {
-                all[t]->matrix_row(&p.m, j, row);
-                assert_same_bits(row, p.wide + (size_t)j * p.m.cols, p.m.cols, dtype_name(d));
+                ops->matrix_row(&p.m, j, row);
+                assert_same_bits(row, p.wide + (size_t)j * p.m.cols, p.m.cols, what(d));
             }
             free(row);
             free_problem(&p);
@@ -202,10 +218,7 @@ static void packed_rows_read_back_exactly(void **state) {
 
 /* ---- the operations on one row ---------------------------------------------------------------- */
 
-static void row_operations_match_ref(void **state) {
-    (void)state;
-    const struct cpu_ops *ops = fast();
-    if (!ops) skip();
+static void row_operations_match_ref_on(const struct cpu_ops *ops) {
     struct rng rng;
     rng_seed(&rng, test_seed());
     enum { N = 160 };
@@ -232,11 +245,9 @@ static void row_operations_match_ref(void **state) {
         assert_close(a, b, n / 8 * 8, 1e-30, 1e-6, "silu"); /* exp within 2 ulp */
     }
 }
+ON_FAST_TABLES(row_operations_match_ref)
 
-static void silu_is_sound_at_the_ends(void **state) {
-    (void)state;
-    const struct cpu_ops *ops = fast();
-    if (!ops) skip();
+static void silu_is_sound_at_the_ends_on(const struct cpu_ops *ops) {
     float z[8] = {-3e38f, -200, -88, 88, 200, 1e30f, 0, NAN}, up[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     ops->silu_mul(z, up, 8);
     for (int i = 0; i < 3; i++)
@@ -244,8 +255,44 @@ static void silu_is_sound_at_the_ends(void **state) {
     assert_true(z[3] == 88 && z[4] == 200 && z[5] == 1e30f && z[6] == 0);
     assert_true(isnan(z[7]));
 }
+ON_FAST_TABLES(silu_is_sound_at_the_ends)
+
+/* All fast tables share one definition of every sum and function. */
+static void fast_tables_agree_bit_for_bit_on_rows(void **state) {
+    (void)state;
+    if (n_tables < 3) skip();
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    enum { N = 200 };
+    float x[N], y[N], c[N], out[2][4][N];
+    for (uint32_t n = 2; n <= N; n += 2)
+        for (current = 1; current < n_tables; current++) {
+            const struct cpu_ops *ops = tables[current].ops;
+            float(*to)[N] = out[current > 1];
+            if (current == 1)
+                for (uint32_t i = 0; i < N; i++) {
+                    x[i] = 3 * rng_normal(&rng);
+                    y[i] = rng_normal(&rng);
+                    c[i] = rng_normal(&rng);
+                }
+            memset(to, 0, sizeof out[0]);
+            ops->rmsnorm(x, y, n, 1e-5f, to[0]);
+            memcpy(to[1], y, sizeof y);
+            ops->rope(to[1], c, c + N / 2, n / 2);
+            memcpy(to[2], x, sizeof x);
+            ops->silu_mul(to[2], y, n / 8 * 8);
+            ops->step_sums(x, n / GROUP, to[3]);
+            if (current > 1)
+                assert_same_bits(to[0], out[0][0], (size_t)4 * N, tables[current].name);
+        }
+}
 
 int main(void) {
+    add_table("ref", &cpu_ops_ref);
+#if defined(__x86_64__)
+    if (kernels_avx2()) add_table("avx2", &cpu_ops_avx2);
+    if (kernels_avx512()) add_table("avx512", &cpu_ops_avx512);
+#endif
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_match_double_sums),
         cmocka_unit_test(rows_have_the_same_bits_in_any_company),
@@ -253,6 +300,7 @@ int main(void) {
         cmocka_unit_test(packed_rows_read_back_exactly),
         cmocka_unit_test(row_operations_match_ref),
         cmocka_unit_test(silu_is_sound_at_the_ends),
+        cmocka_unit_test(fast_tables_agree_bit_for_bit_on_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
