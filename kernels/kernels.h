@@ -142,6 +142,7 @@ struct model_shape {
     uint32_t max_position;   /* rows run at positions 0 .. max_position - 1 */
     const double *rope_freq; /* [head_dim / 2] angle per position; borrowed during open */
     double rope_scale;       /* multiplies cos and sin (yarn); 1 otherwise */
+    bool int8_activations; /* products with 8- and 4-bit matrices: rows quantised by blocks of 32 */
 };
 
 /* ---- sampling --------------------------------------------------------------------------------- */

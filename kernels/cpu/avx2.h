@@ -57,12 +57,18 @@ static inline __m256i avx2_load(const void *p) {
 }
 
 /* gemm_avx2.c */
-size_t avx2_matrix_bytes(enum dtype dtype, uint32_t rows, uint32_t cols, size_t *group_bytes);
+size_t avx2_matrix_bytes(struct matrix *m);
 void avx2_matrix_pack(const struct matrix *m, const struct tensor *src);
 void avx2_matrix_row(const struct matrix *m, uint32_t row, float *out);
 void avx2_step_sums(const float *x, uint32_t n_steps, float *sums);
 void avx2_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                      float (*acc)[GROUP]);
+
+/* int8_avx2.c */
+void avx2_quantise(const float *x, uint32_t n_steps, int8_t *q, float *scales, int32_t *qsums,
+                   float *sums);
+void avx2_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
+                    float (*acc)[GROUP]);
 
 /* attend_avx2.c */
 void avx2_kv_store(const struct device *dev, void *page, uint32_t at, const float *k,

@@ -39,6 +39,10 @@ static inline __m512 avx512_bf16_high(__m512i z) {
 void avx512_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                        float (*acc)[GROUP]);
 
+/* int8_avx512_vnni.c */
+void avx512_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
+                      float (*acc)[GROUP]);
+
 /* attend_avx512.c */
 void avx512_attend_tile(struct device *dev, uint32_t layer, uint32_t tile, uint32_t kv_head,
                         void *scratch);

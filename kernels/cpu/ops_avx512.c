@@ -69,16 +69,13 @@ static void rope(float *head, const float *cosines, const float *sines, uint32_t
     }
 }
 
-const struct cpu_ops cpu_ops_avx512 = {
-    .matrix_bytes = avx2_matrix_bytes,
-    .matrix_pack = avx2_matrix_pack,
-    .matrix_row = avx2_matrix_row,
-    .step_sums = avx2_step_sums,
-    .gemm_group = avx512_gemm_group,
-    .rmsnorm = rmsnorm,
-    .silu_mul = silu_mul,
-    .rope = rope,
-    .kv_store = avx2_kv_store,
-    .attend_tile = avx512_attend_tile,
-    .attend_scratch = attend_scratch,
-};
+#define OPS(GEMM_INT8)                                                                         \
+    {                                                                                          \
+        .matrix_bytes = avx2_matrix_bytes, .matrix_pack = avx2_matrix_pack,                    \
+        .matrix_row = avx2_matrix_row, .step_sums = avx2_step_sums, .quantise = avx2_quantise, \
+        .gemm_group = avx512_gemm_group, .gemm_int8 = GEMM_INT8, .rmsnorm = rmsnorm,           \
+        .silu_mul = silu_mul, .rope = rope, .kv_store = avx2_kv_store,                         \
+        .attend_tile = avx512_attend_tile, .attend_scratch = attend_scratch                    \
+    }
+const struct cpu_ops cpu_ops_avx512 = OPS(avx2_gemm_int8);
+const struct cpu_ops cpu_ops_avx512_vnni = OPS(avx512_gemm_int8);

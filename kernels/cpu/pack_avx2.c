@@ -26,9 +26,9 @@ uint32_t pack_step_bytes(enum dtype dtype) {
     return step_bytes[dtype];
 }
 
-size_t avx2_matrix_bytes(enum dtype dtype, uint32_t rows, uint32_t cols, size_t *group_bytes) {
-    *group_bytes = div_ceil(cols, GROUP) * step_bytes[dtype];
-    return div_ceil(rows, GROUP) * *group_bytes;
+size_t avx2_matrix_bytes(struct matrix *m) {
+    m->group_bytes = div_ceil(m->cols, GROUP) * step_bytes[m->dtype];
+    return div_ceil(m->rows, GROUP) * m->group_bytes;
 }
 
 static void put_dword(uint8_t *step, uint32_t index, uint32_t column, uint32_t value) {

@@ -40,7 +40,8 @@ const struct kernels *kernels_avx2(void) {
 
 static int open_avx512(const struct model_shape *shape, uint32_t n_threads, struct device **out,
                        struct err *err) {
-    return cpu_open(&cpu_ops_avx512, shape, n_threads, out, err);
+    bool vnni = __builtin_cpu_supports("avx512vnni");
+    return cpu_open(vnni ? &cpu_ops_avx512_vnni : &cpu_ops_avx512, shape, n_threads, out, err);
 }
 
 const struct kernels *kernels_avx512(void) {
