@@ -20,13 +20,14 @@ struct load_progress {
 };
 
 struct model_options {
-    const char *path;      /* checkpoint directory, .gguf file (scripted binary: script.json) */
-    const char *name;      /* served name; NULL: directory's or file's base name */
-    const char *dtype;     /* "auto", "f32", "bf16", "f16", "q8_0", "q4_0" */
-    const char *cpu_table; /* "auto", "ref", "avx2" */
-    uint32_t n_threads;    /* 0: cores this process may use (affinity, cpu.max) */
-    uint32_t window;       /* 0, or give a model without Orthros streams this window */
-    bool progress_bar;     /* draw on stderr when it is a terminal */
+    const char *path;        /* checkpoint directory, .gguf file (scripted binary: script.json) */
+    const char *name;        /* served name; NULL: directory's or file's base name */
+    const char *dtype;       /* "auto", "f32", "bf16", "f16", "q8_0", "q4_0" */
+    const char *cpu_table;   /* "auto", "ref", "avx2", "avx512" */
+    const char *activations; /* "auto", "int8", "f32": with 8- and 4-bit weights; NULL is auto */
+    uint32_t n_threads;      /* 0: cores this process may use (affinity, cpu.max) */
+    uint32_t window;         /* 0, or give a model without Orthros streams this window */
+    bool progress_bar;       /* draw on stderr when it is a terminal */
     struct load_progress *progress; /* may be NULL */
 };
 
@@ -40,6 +41,7 @@ struct model_info {
     const char *architecture; /* "llama", "qwen2", "qwen3", "scripted" */
     const char *weight_dtype; /* of the matrices, "mixed" where several */
     const char *kernel_table;
+    const char *activations; /* "int8" where 8- or 4-bit weights meet them so, else "f32" */
     uint32_t vocab_size;     /* a token id is valid iff < vocab_size */
     uint32_t context_length; /* the model's own maximum */
     uint32_t block_size;     /* Orthrus rows per block, 0 = none */
@@ -49,7 +51,8 @@ struct model_info {
     bool has_chat_template;
     bool adds_bos; /* the tokenizer adds a start token by itself */
     uint64_t weight_bytes;
-    uint64_t fingerprint; /* over weights (headers, sizes, samples), dtypes, window, table */
+    uint64_t
+        fingerprint; /* over weights (headers, sizes, samples), dtypes, window, table, activations */
 };
 
 /* Load a checkpoint. Implemented by engine/model.c; the scripted test binary links its own. */

@@ -39,7 +39,7 @@ struct options {
     const char *help_topic; /* `geryon help TOPIC`, or NULL */
 
     /* model */
-    const char *model, *backend, *dtype, *cpu_table;
+    const char *model, *backend, *dtype, *cpu_table, *activations;
     uint32_t threads, window;
     /* engine */
     const char *kv_dtype;

@@ -143,7 +143,8 @@ static void log_ready(const struct server *server) {
                                              engine->workspace_bytes + connections)));
     log_event(LOG_INFO, "ready", log_str("model", server->names[0]),
               log_str("architecture", model->architecture), log_str("dtype", model->weight_dtype),
-              log_str("kernels", model->kernel_table), log_str("kv_dtype", engine->kv_dtype),
+              log_str("kernels", model->kernel_table), log_str("activations", model->activations),
+              log_str("kv_dtype", engine->kv_dtype),
               log_int("max_model_len", engine->max_model_len),
               log_int("max_num_seqs", engine->max_num_seqs), log_int("pages", engine->n_pages),
               log_int("draft_block", engine->draft_block), log_int("window", model->window),

@@ -78,6 +78,7 @@ static void fill_info(struct model *model, const struct script *script, const ch
         .architecture = "scripted",
         .weight_dtype = "f32",
         .kernel_table = model->kernels->name,
+        .activations = "f32",
         .vocab_size = script->n_vocab,
         .context_length = script->context,
         .block_size = script->block_size,
