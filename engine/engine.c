@@ -249,6 +249,7 @@ int engine_submit(struct engine *engine, struct request *request, struct err *er
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     seq->stats.submitted_us = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+    atomic_fetch_add_explicit(&engine->counters.submitted, 1, memory_order_relaxed);
     push_command(engine, &(struct command){.kind = COMMAND_SUBMIT, .seq = seq});
     return OK;
 }
@@ -309,23 +310,14 @@ bool engine_next_event(struct engine *engine, struct event *out) {
 }
 
 void engine_gauges(const struct engine *engine, struct engine_gauges *out) {
-    const struct counters *c = &engine->counters;
-    *out = (struct engine_gauges){
-        .running = c->running,
-        .waiting = c->waiting,
-        .pages_used = c->pages_used,
-        .pages_total = engine->info.n_pages,
-        .failed = c->failed,
-        .last_step_us = c->last_step_us,
-        .steps = c->steps,
-        .draft_forwards = c->draft_forwards,
-        .main_forwards = c->main_forwards,
-        .prompt_tokens = c->prompt_tokens,
-        .generated_tokens = c->generated_tokens,
-        .proposed_tokens = c->proposed_tokens,
-        .accepted_tokens = c->accepted_tokens,
-        .preemptions = c->preemptions,
-    };
+    counters_read(engine ? &engine->counters : NULL, out);
+    if (!engine) return;
+    out->pages_total = engine->info.n_pages;
+    out->n_draft_positions = engine->info.draft_block ? engine->info.draft_block - 1 : 0;
+}
+
+uint64_t engine_memory_free(void) {
+    return memory_available();
 }
 
 uint32_t engine_cycles(const struct engine *engine, const struct cycle **out) {

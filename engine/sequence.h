@@ -36,6 +36,7 @@ struct sequence {
     uint32_t max_tokens; /* output tokens at most; prompt + output never exceed the context */
     uint32_t n_kv;       /* positions whose KV is computed */
     uint32_t n_released; /* output tokens whose ids went out in an event */
+    uint32_t n_counted;  /* prompt tokens that the counters know of: each is counted once */
     int32_t *tokens;     /* [tokens_cap]; append-only, so events may point into it */
     uint32_t n_pages, pages_cap;
     uint32_t *pages;

@@ -4,6 +4,7 @@
 
 #include "server/clock.h"
 #include "server/front.h"
+#include "server/metrics.h"
 
 static void handle_completions(struct exchange *ex) {
     front_submit(ex, ROUTE_COMPLETION);
@@ -43,8 +44,7 @@ static bool answer_unwell(struct exchange *ex) {
         answer_status(ex, 503, "failed", NULL, -1, "the compute device failed");
         return true;
     }
-    double silent_ms = clock_ms(server->last_turn_us, clock_us());
-    if (silent_ms > server->options->watchdog * 1000) {
+    if (server_engine_silence(server) > server->options->watchdog) {
         answer_status(ex, 503, "failed", NULL, -1, "the engine makes no progress");
         return true;
     }
@@ -66,6 +66,42 @@ static void handle_version(struct exchange *ex) {
     struct buf body = {0};
     proto_version(&body, GERYON_VERSION, GERYON_COMMIT, "cpu");
     exchange_answer(ex, 200, &body);
+}
+
+/* ---- metrics --------------------------------------------------------------------------------- */
+
+static uint64_t free_bytes(struct server *server) {
+    enum { FRESH_US = 1000000 };
+    uint64_t now_us = clock_us();
+    if (!server->free_bytes_at_us || now_us - server->free_bytes_at_us > FRESH_US) {
+        server->free_bytes = engine_memory_free();
+        server->free_bytes_at_us = now_us;
+    }
+    return server->free_bytes;
+}
+
+static void handle_metrics(struct exchange *ex) {
+    struct server *server = ex->server;
+    bool loaded = server->live != NULL; /* before, the loading thread may still be writing */
+    const struct option_list *asked = &server->options->served_model_names;
+    const char *early_name = asked->n ? asked->items[0] : NULL;
+    struct engine_gauges gauges;
+    engine_gauges(loaded ? server->engine : NULL, &gauges);
+    struct metrics_source source = {
+        .gauges = &gauges,
+        .engine = loaded ? engine_info(server->engine) : NULL,
+        .model = loaded ? model_info(server->model) : NULL,
+        .model_name = loaded ? server->names[0] : early_name,
+        .version = GERYON_VERSION,
+        .commit = GERYON_COMMIT,
+        .backend = "cpu",
+        .load_progress = server->progress.permille / 1000.0,
+        .free_bytes = free_bytes(server),
+    };
+    struct buf body = {0};
+    metrics_write(server->metrics, &source, &body);
+    exchange_answer(ex, 200, &body);
+    ex->content_type = METRICS_CONTENT_TYPE;
 }
 
 /* ---- models ---------------------------------------------------------------------------------- */
@@ -130,6 +166,7 @@ static const struct route ROUTES[] = {
     {"/v1/models", METHOD_GET, true, false, false, handle_models, "GET, HEAD, OPTIONS"},
     {"/v1/models/*", METHOD_GET, true, false, false, handle_model, "GET, HEAD, OPTIONS"},
     {"/version", METHOD_GET, false, false, false, handle_version, "GET, HEAD, OPTIONS"},
+    PROBE(METRICS_PATH, handle_metrics),
     PROBE("/live", handle_live),
     PROBE("/livez", handle_live),
     PROBE("/health", handle_health),
