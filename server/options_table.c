@@ -89,6 +89,8 @@ const struct option options_table[] = {
      "what goes to the log on stderr", 0},
     {"--log-format", {0}, COMMAND_SERVE, KIND_CHOICE, AT(log_format), "text", 0, 0, "text|json",
      "key=value lines, or JSON lines", 0},
+    {"--config", {0}, COMMAND_SERVE, KIND_TEXT, AT(config), NULL, 0, 0, "FILE",
+     "flags as `key = value` lines, # starts a comment; flags and variables win", 0},
     {"--prompt", {0}, COMMAND_GENERATE, KIND_TEXT, AT(prompt), NULL, 0, 0, "TEXT",
      "text to continue", 0},
     {"--chat", {0}, COMMAND_GENERATE, KIND_TEXT, AT(chat), NULL, 0, 0, "TEXT",
