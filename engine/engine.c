@@ -73,7 +73,8 @@ static int resolve_pages(struct engine *engine, struct err *err) {
     size_t page_bytes = kernels->page_bytes(device, engine->limits.kv_dtype);
     uint64_t wanted = div_ceil(max_len, PAGE_TOKENS) * config->max_num_seqs, n_pages = wanted;
     uint64_t room = config->kv_bytes;
-    if (!room) room = memory_available() / 4;
+    uint64_t available = room ? 0 : memory_available();
+    if (available) room = div_ceil(available, 4);
     if (room && n_pages > room / page_bytes) n_pages = room / page_bytes;
     if (config->kv_bytes && config->kv_bytes / page_bytes > wanted) n_pages = wanted;
     if (n_pages > UINT32_MAX / 2) n_pages = UINT32_MAX / 2;

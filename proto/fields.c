@@ -163,6 +163,20 @@ int fields_check_names(enum route_kind kind, const struct value *body, struct ap
     return OK;
 }
 
+int fields_note_ignored(const struct value *body, struct api_request *request) {
+    enum { NAME_BYTES_MAX = 64 };
+    for (size_t i = 0; i < body->n_items; i++) {
+        const struct value_key *key = &body->keys[i];
+        if (find_row(request->kind, key->text, key->len) < ARRAY_LEN(table)) continue;
+        if (request->n_ignored++ >= IGNORED_FIELDS_MAX) continue;
+        size_t len = chars_cut(key->text, key->len, NAME_BYTES_MAX);
+        const char *name = arena_strndup(request->arena, key->text, len);
+        if (!name) return ERR_NOMEM;
+        request->ignored[request->n_ignored - 1] = name;
+    }
+    return OK;
+}
+
 struct value *fields_get(const struct fields *fields, const char *name) {
     size_t row = find_row(fields->kind, name, strlen(name));
     ASSERT(row < ARRAY_LEN(table));

@@ -73,6 +73,8 @@ void proto_error_body(struct buf *out, const struct api_error *err);
 
 enum route_kind { ROUTE_COMPLETION, ROUTE_CHAT };
 
+enum { IGNORED_FIELDS_MAX = 8 };
+
 /* What validation needs to know of the server. */
 struct proto_limits {
     uint32_t vocab_size;
@@ -109,6 +111,9 @@ struct api_request {
      * removed), ready for the template */
     const struct value *messages;
     const struct value *template_kwargs; /* object or NULL */
+    /* names of unknown fields, for a log line: the first few, and how many there were; may be cut */
+    const char *ignored[IGNORED_FIELDS_MAX];
+    uint32_t n_ignored;
     bool add_generation_prompt;
 };
 

@@ -239,6 +239,7 @@ int proto_parse_request(enum route_kind kind, const char *body, size_t len,
     struct fields fields;
     int rc = parse_body(body, len, &values_left, request.arena, &root, err);
     if (!rc) fields_collect(kind, &root, &fields);
+    if (!rc && fields_note_ignored(&root, &request)) rc = no_memory(err);
     if (!rc) rc = check_model(&fields, limits, &request, err);
     if (!rc) rc = check_types(&fields, &root, limits, err);
     if (!rc) rc = store_values(&fields, limits, &values_left, &request, err);

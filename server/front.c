@@ -145,6 +145,18 @@ static void on_pool(uv_work_t *work) {
     job->failed = job->dropped || prepare(job) != OK;
 }
 
+/* One debug line: a misspelt field would otherwise leave no trace. */
+static void log_ignored(const struct exchange *ex, const struct api_request *request) {
+    if (!request->n_ignored || !log_enabled(LOG_DEBUG)) return;
+    char names[IGNORED_FIELDS_MAX * 66 + 1];
+    size_t n = 0;
+    for (uint32_t i = 0; i < request->n_ignored && i < IGNORED_FIELDS_MAX; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? "," : "",
+                              request->ignored[i]);
+    log_event(LOG_DEBUG, "ignored_fields", log_str("request_id", ex->request_id),
+              log_int("count", request->n_ignored), log_str("names", names));
+}
+
 /* ---- on the loop ----------------------------------------------------------------------------- */
 
 static void admit(struct job *job) {
@@ -156,6 +168,7 @@ static void admit(struct job *job) {
         exchange_refuse(ex, &job->error);
         return;
     }
+    log_ignored(ex, &job->request);
     generation_begin(ex, &job->request, job->prompts, job->n_prompts);
     job->has_request = false; /* taken */
 }
