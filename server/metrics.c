@@ -2,7 +2,6 @@
  * that has none is not mentioned. */
 #include "server/metrics.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +11,15 @@ enum { ROUTES_MAX = 48, CODES_MAX = 8, LABELS_MAX = 4, VALUE_MAX = 256 };
 static const int STATUSES[] = {200, 204, 400, 401, 404, 405, 408, 413, 414,
                                415, 429, 431, 499, 500, 503, 504, 505, 0};
 
+/* Bounds as text: made once, since printing a real costs more than all the rest of a line. */
+struct bound_texts {
+    const double *bounds;
+    char text[HISTOGRAM_BOUNDS_MAX][24];
+};
+enum { BOUND_TABLES = 4 };
+
 struct metrics {
+    struct bound_texts bound_texts[BOUND_TABLES];
     struct {
         const char *route;
         uint64_t n[ARRAY_LEN(STATUSES)];
@@ -130,12 +137,25 @@ static const double TOKENS[] = {1,     2,     4,     8,      16,     32,     64,
                                 16384, 32768, 65536, 131072, 262144, 524288, 1048576};
 _Static_assert(ARRAY_LEN(TOKENS) <= HISTOGRAM_BOUNDS_MAX, "raise HISTOGRAM_BOUNDS_MAX");
 
+static void name_bounds(struct bound_texts *out, const double *bounds, size_t n) {
+    out->bounds = bounds;
+    for (size_t i = 0; i < n; i++)
+        snprintf(out->text[i], sizeof out->text[i], "%.9g", bounds[i]);
+}
+
 struct metrics *metrics_create(void) {
     struct metrics *m = calloc(1, sizeof *m);
     if (!m) return NULL;
     struct histogram *stages[] = {&m->first_token, &m->queue, &m->prefill, &m->decode, &m->whole};
     for (size_t i = 0; i < ARRAY_LEN(stages); i++)
         *stages[i] = (struct histogram){.bounds = STAGES, .n_bounds = ARRAY_LEN(STAGES)};
+    struct engine_gauges gauges;
+    engine_gauges(NULL, &gauges);
+    const struct histogram *h[] = {&gauges.inter_token_seconds, &gauges.accepted_length};
+    for (size_t i = 0; i < ARRAY_LEN(h); i++)
+        name_bounds(&m->bound_texts[i], h[i]->bounds, h[i]->n_bounds);
+    name_bounds(&m->bound_texts[2], STAGES, ARRAY_LEN(STAGES));
+    name_bounds(&m->bound_texts[3], TOKENS, ARRAY_LEN(TOKENS));
     m->prompt_tokens = m->generation_tokens =
         (struct histogram){.bounds = TOKENS, .n_bounds = ARRAY_LEN(TOKENS)};
     return m;
@@ -195,6 +215,7 @@ void metrics_request(struct metrics *m, const struct metrics_request *request) {
 
 struct page {
     struct buf *out;
+    const struct metrics *metrics;
     bool named[FAMILY_COUNT];                   /* HELP and TYPE are written */
     char labels[LABELS_MAX * (VALUE_MAX + 40)]; /* of the series being written, without braces */
     size_t labels_len;
@@ -230,43 +251,66 @@ static void end_series(struct page *page) {
     page->labels[0] = 0;
 }
 
-static void put_labels(struct page *page) {
-    if (page->labels_len) buf_fmt(page->out, "{%s}", page->labels);
+/* The name of a series: family, suffix, labels, and `le` where it is a bucket. */
+static void put_name(struct page *page, enum family family, const char *suffix, const char *le) {
+    struct buf *out = page->out;
+    buf_str(out, FAMILIES[family].name);
+    buf_str(out, suffix);
+    if (page->labels_len || le) buf_str(out, "{");
+    buf_add(out, page->labels, page->labels_len);
+    if (le) {
+        buf_str(out, page->labels_len ? ",le=\"" : "le=\"");
+        buf_str(out, le);
+        buf_str(out, "\"");
+    }
+    buf_str(out, page->labels_len || le ? "} " : " ");
+}
+
+static void put_whole(struct page *page, uint64_t value) {
+    char digits[24];
+    size_t at = sizeof digits;
+    digits[--at] = '\n';
+    do
+        digits[--at] = (char)('0' + value % 10);
+    while (value /= 10);
+    buf_add(page->out, digits + at, sizeof digits - at);
 }
 
 static void whole(struct page *page, enum family family, uint64_t value) {
     name_family(page, family);
-    buf_str(page->out, FAMILIES[family].name);
-    put_labels(page);
-    buf_fmt(page->out, " %" PRIu64 "\n", value);
+    put_name(page, family, "", NULL);
+    put_whole(page, value);
     end_series(page);
 }
 
 static void real(struct page *page, enum family family, double value) {
     name_family(page, family);
-    buf_str(page->out, FAMILIES[family].name);
-    put_labels(page);
-    buf_fmt(page->out, " %.15g\n", value);
+    put_name(page, family, "", NULL);
+    buf_fmt(page->out, "%.15g\n", value);
     end_series(page);
 }
 
 /* Buckets are cumulative, and the last of them is the count itself. */
 static void histogram(struct page *page, enum family family, const struct histogram *h) {
-    const char *name = FAMILIES[family].name, *comma = page->labels_len ? "," : "";
+    const struct bound_texts *texts = page->metrics->bound_texts;
     uint64_t n = 0;
+    while (texts->bounds != h->bounds) {
+        texts++;
+        ASSERT(texts < page->metrics->bound_texts + BOUND_TABLES);
+    }
     name_family(page, family);
     for (uint32_t i = 0; i < h->n_bounds; i++) {
         n += h->counts[i];
-        buf_fmt(page->out, "%s_bucket{%s%sle=\"%.9g\"} %" PRIu64 "\n", name, page->labels, comma,
-                h->bounds[i], n);
+        put_name(page, family, "_bucket", texts->text[i]);
+        put_whole(page, n);
     }
     n += h->counts[h->n_bounds];
-    buf_fmt(page->out, "%s_bucket{%s%sle=\"+Inf\"} %" PRIu64 "\n%s_sum", name, page->labels, comma,
-            n, name);
-    put_labels(page);
-    buf_fmt(page->out, " %.15g\n%s_count", h->sum, name);
-    put_labels(page);
-    buf_fmt(page->out, " %" PRIu64 "\n", n);
+    put_name(page, family, "_bucket", "+Inf");
+    put_whole(page, n);
+    put_name(page, family, "_sum", NULL);
+    buf_fmt(page->out, "%.15g\n", h->sum);
+    put_name(page, family, "_count", NULL);
+    put_whole(page, n);
     end_series(page);
 }
 
@@ -378,7 +422,7 @@ static void write_process(struct page *page, const struct metrics_source *source
 
 void metrics_write(const struct metrics *metrics, const struct metrics_source *source,
                    struct buf *out) {
-    struct page page = {.out = out};
+    struct page page = {.out = out, .metrics = metrics};
     write_routers(&page, source);
     write_http(&page, metrics);
     write_requests(&page, metrics);
