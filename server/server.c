@@ -357,7 +357,8 @@ int server_run(const struct options *options) {
     signal(SIGPIPE, SIG_IGN);
     int rc = start(server, &err);
     if (rc) {
-        server->exit_code = cmd_fail(&err);
+        log_event(LOG_ERROR, "start_failed", log_str("error", err.msg));
+        server->exit_code = 1;
     } else {
         uv_run(&server->loop, UV_RUN_DEFAULT);
         log_event(LOG_INFO, "stopped", log_int("exit", server->exit_code));
