@@ -71,7 +71,7 @@ void proto_error_body(struct buf *out, const struct api_error *err);
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
-enum route_kind { ROUTE_COMPLETION, ROUTE_CHAT };
+enum route_kind { ROUTE_COMPLETION, ROUTE_CHAT, ROUTE_TOKENIZE, ROUTE_DETOKENIZE };
 
 enum { IGNORED_FIELDS_MAX = 8 };
 
@@ -115,6 +115,7 @@ struct api_request {
     const char *ignored[IGNORED_FIELDS_MAX];
     uint32_t n_ignored;
     bool add_generation_prompt;
+    bool return_token_strs; /* tokenize */
 };
 
 /* Validation order: JSON, model, field types, ranges, contradictions. On success fills out
@@ -123,6 +124,12 @@ int proto_parse_request(enum route_kind kind, const char *body, size_t len,
                         const struct proto_limits *limits, struct api_request *out,
                         struct api_error *err);
 void api_request_free(struct api_request *request);
+
+/* POST /tokenize and /detokenize, in the same order. Fills messages and what belongs to them, or one
+ * prompt: a text, which may be empty, or the ids to turn back. */
+int proto_parse_tokens(enum route_kind kind, const char *body, size_t len,
+                       const struct proto_limits *limits, struct api_request *out,
+                       struct api_error *err);
 
 /* JSON bytes to a value tree in arena, with the bounds of the API (duplicate keys, trailing bytes,
  * UTF-8, depth 64, 1,000,000 values, 64-bit integers): ERR_INVALID with line and column in err. Used
@@ -191,6 +198,17 @@ void proto_chunk_usage(struct buf *out, const struct answer_head *head, const st
 void proto_sse_done(struct buf *out);      /* data: [DONE] */
 void proto_sse_keepalive(struct buf *out); /* : keep-alive */
 void proto_sse_error(struct buf *out, const struct api_error *err);
+
+/* Answers of /tokenize (strs: each token's own text, malloc'd elsewhere, or NULL), /detokenize and of
+ * the render routes: {"request_id":..,"token_ids":[..]}. */
+struct token_str {
+    const char *text;
+    size_t len;
+};
+void proto_tokenized(struct buf *out, const int32_t *ids, uint32_t n, uint32_t max_model_len,
+                     const struct token_str *strs);
+void proto_detokenized(struct buf *out, const char *text, size_t len);
+void proto_rendered(struct buf *out, const char *request_id, const int32_t *ids, uint32_t n);
 
 /* GET /v1/models: one object, or the list. */
 struct model_card {

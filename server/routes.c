@@ -7,11 +7,27 @@
 #include "server/metrics.h"
 
 static void handle_completions(struct exchange *ex) {
-    front_submit(ex, ROUTE_COMPLETION);
+    front_submit(ex, ROUTE_COMPLETION, FRONT_GENERATE);
 }
 
 static void handle_chat(struct exchange *ex) {
-    front_submit(ex, ROUTE_CHAT);
+    front_submit(ex, ROUTE_CHAT, FRONT_GENERATE);
+}
+
+static void handle_render_completions(struct exchange *ex) {
+    front_submit(ex, ROUTE_COMPLETION, FRONT_RENDER);
+}
+
+static void handle_render_chat(struct exchange *ex) {
+    front_submit(ex, ROUTE_CHAT, FRONT_RENDER);
+}
+
+static void handle_tokenize(struct exchange *ex) {
+    front_submit(ex, ROUTE_TOKENIZE, FRONT_TOKENS);
+}
+
+static void handle_detokenize(struct exchange *ex) {
+    front_submit(ex, ROUTE_DETOKENIZE, FRONT_TOKENS);
 }
 
 /* ---- probes ---------------------------------------------------------------------------------- */
@@ -160,9 +176,18 @@ static void handle_model(struct exchange *ex) {
 #define PROBE(path, handler) \
     { path, METHOD_GET, false, false, true, handler, "GET, HEAD, OPTIONS" }
 
+#define ON_FRONT(path, handler) \
+    { path, METHOD_POST, true, false, false, handler, "POST, OPTIONS" }
+
 static const struct route ROUTES[] = {
     {"/v1/completions", METHOD_POST, true, true, false, handle_completions, "POST, OPTIONS"},
     {"/v1/chat/completions", METHOD_POST, true, true, false, handle_chat, "POST, OPTIONS"},
+    ON_FRONT("/v1/completions/render", handle_render_completions),
+    ON_FRONT("/v1/chat/completions/render", handle_render_chat),
+    ON_FRONT("/tokenize", handle_tokenize),
+    ON_FRONT("/v1/tokenize", handle_tokenize),
+    ON_FRONT("/detokenize", handle_detokenize),
+    ON_FRONT("/v1/detokenize", handle_detokenize),
     {"/v1/models", METHOD_GET, true, false, false, handle_models, "GET, HEAD, OPTIONS"},
     {"/v1/models/*", METHOD_GET, true, false, false, handle_model, "GET, HEAD, OPTIONS"},
     {"/version", METHOD_GET, false, false, false, handle_version, "GET, HEAD, OPTIONS"},
