@@ -317,6 +317,24 @@ void engine_gauges(const struct engine *engine, struct engine_gauges *out) {
     out->n_draft_positions = engine->info.draft_block ? engine->info.draft_block - 1 : 0;
 }
 
+uint32_t engine_slots(const struct engine *engine, struct engine_slot *out, uint32_t cap) {
+    uint32_t n = engine->n_live < cap ? engine->n_live : cap;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct sequence *seq = engine->live[i];
+        out[i] = (struct engine_slot){
+            .id = seq->request->id,
+            .state = (enum slot_state)seq->shown.state,
+            .n_prompt = seq->n_prompt,
+            .n_output = seq->shown.n_output,
+            .n_pages = seq->shown.n_pages,
+            .n_passes = seq->shown.n_passes,
+            .n_accepted = seq->shown.n_accepted,
+            .submitted_us = seq->stats.submitted_us, /* set before the engine had it */
+        };
+    }
+    return n;
+}
+
 uint64_t engine_memory_free(void) {
     return memory_available();
 }

@@ -47,7 +47,8 @@ struct model_info {
     const int32_t *eos_ids;
     uint32_t n_eos_ids;
     bool has_chat_template;
-    bool adds_bos; /* the tokenizer adds a start token by itself */
+    const char *chat_template; /* its source, or NULL */
+    bool adds_bos;             /* the tokenizer adds a start token by itself */
     uint64_t weight_bytes;
     uint64_t fingerprint; /* over weights (headers, sizes, samples), dtypes, window, table */
 };
@@ -199,6 +200,18 @@ struct engine_gauges {
 };
 /* engine NULL: all zero, histograms with their bounds. */
 void engine_gauges(const struct engine *engine, struct engine_gauges *out);
+
+/* Sequences in the engine, by the loop thread; from atomics, so each is about as of the last step. */
+enum slot_state { SLOT_WAITING, SLOT_PREFILL, SLOT_DECODE, SLOT_PREEMPTED };
+struct engine_slot {
+    uint64_t id; /* of the request */
+    enum slot_state state;
+    uint32_t n_prompt, n_cached, n_output, n_pages;
+    uint32_t n_passes, n_accepted; /* over the decoding text, and the proposals kept by them */
+    uint64_t submitted_us;
+};
+/* At most cap of them into out; returns how many. */
+uint32_t engine_slots(const struct engine *engine, struct engine_slot *out, uint32_t cap);
 
 /* Bytes that this machine and our control groups still allow; 0 = unknown. Any thread; reads some
  * small files of /proc and /sys. */

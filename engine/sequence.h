@@ -41,6 +41,10 @@ struct sequence {
     uint32_t n_pages, pages_cap;
     uint32_t *pages;
 
+    struct { /* for onlookers on the loop thread; sequence_show */
+        _Atomic uint32_t state, n_output, n_pages, n_passes, n_accepted;
+    } shown;
+
     struct rules rules;
     struct text_stream *text;
     struct seq_stats stats;
@@ -59,6 +63,9 @@ int sequence_grow(struct sequence *seq, uint32_t n_positions, struct page_pool *
                   const struct kernels *kernels, struct device *device);
 /* Give back pages beyond n_positions. */
 void sequence_cut(struct sequence *seq, uint32_t n_positions, struct page_pool *pool);
+
+/* Engine thread: let the loop thread see where the sequence stands. */
+void sequence_show(struct sequence *seq);
 
 /* Positions that prefill has to compute: the whole prompt, or for a text that was preempted all
  * but its newest token. */

@@ -56,6 +56,7 @@ static void retire(struct engine *engine, struct sequence *seq, const struct end
         chunk = text_take(seq->text);
     }
     seq->stats.n_output = seq->n_output;
+    atomic_store_explicit(&seq->shown.n_pages, 0, memory_order_relaxed);
     push_event(engine, seq, &chunk, ending);
 }
 
@@ -277,6 +278,13 @@ static void publish_gauges(struct engine *engine, uint64_t now_us) {
     atomic_store_explicit(&c->last_step_us, now_us, memory_order_relaxed);
 }
 
+static void show_sequences(struct engine *engine) {
+    for (uint32_t slot = 0; slot < engine->config.max_num_seqs; slot++) {
+        struct sequence *seq = scheduler_running(engine->scheduler)[slot];
+        if (seq) sequence_show(seq);
+    }
+}
+
 static void trace(const struct engine *engine, const struct plan *plan, uint64_t now_us,
                   uint64_t took_us) {
     FILE *f = engine->config.trace;
@@ -320,6 +328,7 @@ int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
         return 0;
     }
     engine->was_idle = false;
+    show_sequences(engine);
     uint64_t begun_us = clock_us();
     int rc = run_cycle(engine, &plan);
     uint64_t took_us = clock_us() - begun_us;
@@ -336,6 +345,7 @@ int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
     scheduler_check(engine->scheduler);
 #endif
     publish_gauges(engine, now_us + took_us);
+    show_sequences(engine);
     trace(engine, &plan, now_us, took_us);
     return scheduler_n_running(engine->scheduler) + scheduler_n_waiting(engine->scheduler) > 0;
 }

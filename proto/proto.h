@@ -218,6 +218,31 @@ struct model_card {
 };
 void proto_model(struct buf *out, const struct model_card *card);
 void proto_models(struct buf *out, const struct model_card *cards, size_t n);
+/* GET /props: what is served, and within which limits. */
+struct props {
+    const char *const *names;
+    size_t n_names;
+    const char *path, *architecture, *fingerprint;
+    uint32_t max_model_len, vocab_size, page_size, n_pages, draft_block, window;
+    const char *weight_dtype, *kv_dtype, *kernels;
+    struct sampling defaults;
+    uint32_t max_prompts, max_num_seqs, max_queued;
+    uint64_t max_body_bytes;
+    const char *chat_template; /* NULL: none */
+};
+void proto_props(struct buf *out, const struct props *props);
+
+/* GET /slots: one sequence, without any text of it. */
+struct slot_card {
+    uint32_t id;
+    const char *request_id; /* NULL: its client is gone */
+    const char *state;      /* static */
+    uint32_t prompt_tokens, cached_tokens, output_tokens, pages;
+    uint64_t age_ms;
+    double mean_accepted_length;
+};
+void proto_slots(struct buf *out, const struct slot_card *cards, size_t n);
+
 /* Probes: {"status":...}; phase NULL, progress < 0 and reason NULL are left out. */
 void proto_status(struct buf *out, const char *status, const char *phase, double progress,
                   const char *reason);

@@ -587,6 +587,46 @@ bool generation_deliver(struct server *server) {
     return true;
 }
 
+/* ---- onlookers ------------------------------------------------------------------------------- */
+
+void generation_write_slots(const struct server *server, struct buf *out) {
+    static const char *const STATES[] = {
+        [SLOT_WAITING] = "waiting",
+        [SLOT_PREFILL] = "prefill",
+        [SLOT_DECODE] = "decode",
+        [SLOT_PREEMPTED] = "preempted",
+    };
+    uint32_t cap = server->live->n;
+    struct engine_slot *slots = calloc(cap + 1, sizeof *slots);
+    struct slot_card *cards = calloc(cap + 1, sizeof *cards);
+    uint32_t n = slots && cards ? engine_slots(server->engine, slots, cap) : 0;
+    uint64_t now_us = clock_us();
+    for (uint32_t i = 0; i < n; i++) {
+        const struct engine_slot *slot = &slots[i];
+        const struct place *place = place_find(server->live, slot->id);
+        bool waited_for = place && place->exchange;
+        cards[i] = (struct slot_card){
+            .id = (uint32_t)slot->id,
+            .request_id = waited_for ? place->exchange->request_id : NULL,
+            .state = STATES[slot->state],
+            .prompt_tokens = slot->n_prompt,
+            .cached_tokens = slot->n_cached,
+            .output_tokens = slot->n_output,
+            .pages = slot->n_pages,
+            .age_ms = (uint64_t)clock_ms(slot->submitted_us, now_us),
+        };
+        if (slot->n_passes)
+            cards[i].mean_accepted_length =
+                (double)(slot->n_accepted + slot->n_passes) / slot->n_passes;
+    }
+    if (slots && cards)
+        proto_slots(out, cards, n);
+    else
+        out->failed = true;
+    free(slots);
+    free(cards);
+}
+
 /* ---- ending ---------------------------------------------------------------------------------- */
 
 void generation_abandon(struct exchange *ex) {

@@ -21,6 +21,8 @@ bool generation_deliver(struct server *server);
 void generation_fail(struct exchange *ex, const struct api_error *error);
 /* All bytes of a stream so far went to the library, which writes them to the socket. */
 void generation_handed_over(struct exchange *ex);
+/* GET /slots: every sequence in the engine. */
+void generation_write_slots(const struct server *server, struct buf *out);
 /* Nobody waits any more: cancel what runs. */
 void generation_abandon(struct exchange *ex);
 /* Limits in time; may end the exchange with an error. */

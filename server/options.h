@@ -58,7 +58,7 @@ struct options {
     double shutdown_timeout, sse_keepalive, queue_timeout, request_timeout, watchdog; /* seconds */
     struct option_list api_keys;
     const char *api_key_file;
-    bool parse_specials, strict_params;
+    bool parse_specials, strict_params, slots;
     const char *log_level, *log_format, *config;
     /* generate, logits, tokenize */
     const char *prompt, *chat, *tokens, *tokens_file;

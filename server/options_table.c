@@ -84,6 +84,8 @@ const struct option options_table[] = {
      "control tokens in chat messages are tokens, not text", 0},
     {"--strict-params", {0}, COMMAND_SERVE, KIND_SWITCH, AT(strict_params), NULL, 0, 0, NULL,
      "refuse requests that hold unknown fields", 0},
+    {"--slots", {0}, COMMAND_SERVE, KIND_SWITCH, AT(slots), NULL, 0, 0, NULL,
+     "offer GET /slots: what every sequence is doing, never its text", 0},
     {"--log-level", {0}, COMMAND_SERVE, KIND_CHOICE, AT(log_level), "info", 0, 0,
      "error|warn|info|debug",
      "what goes to the log on stderr", 0},

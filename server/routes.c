@@ -4,6 +4,7 @@
 
 #include "server/clock.h"
 #include "server/front.h"
+#include "server/generation.h"
 #include "server/metrics.h"
 
 static void handle_completions(struct exchange *ex) {
@@ -140,6 +141,52 @@ static bool refuse_while_loading(struct exchange *ex) {
     return true;
 }
 
+static void handle_props(struct exchange *ex) {
+    if (refuse_while_loading(ex)) return;
+    const struct server *server = ex->server;
+    const struct model_info *model = model_info(server->model);
+    const struct engine_info *engine = engine_info(server->engine);
+    struct props props = {
+        .names = server->names,
+        .n_names = server->n_names,
+        .path = model->path,
+        .architecture = model->architecture,
+        .fingerprint = server->fingerprint,
+        .max_model_len = engine->max_model_len,
+        .vocab_size = model->vocab_size,
+        .page_size = engine->page_tokens,
+        .n_pages = engine->n_pages,
+        .draft_block = engine->draft_block,
+        .window = model->window,
+        .weight_dtype = model->weight_dtype,
+        .kv_dtype = engine->kv_dtype,
+        .kernels = model->kernel_table,
+        .max_prompts = server->limits.max_prompts,
+        .max_num_seqs = engine->max_num_seqs,
+        .max_queued = server->options->max_queued_requests,
+        .max_body_bytes = server->options->max_body_bytes,
+        .chat_template = model->chat_template,
+    };
+    sampling_defaults(&props.defaults);
+    struct buf body = {0};
+    proto_props(&body, &props);
+    exchange_answer(ex, 200, &body);
+}
+
+static void handle_slots(struct exchange *ex) {
+    if (!ex->server->options->slots) {
+        struct api_error error;
+        api_error_set(&error, API_UNKNOWN_URL, NULL,
+                      "there is no route GET /slots: the server was started without --slots");
+        exchange_refuse(ex, &error);
+        return;
+    }
+    if (refuse_while_loading(ex)) return;
+    struct buf body = {0};
+    generation_write_slots(ex->server, &body);
+    exchange_answer(ex, 200, &body);
+}
+
 static void handle_models(struct exchange *ex) {
     if (refuse_while_loading(ex)) return;
     struct model_card cards[OPTION_LIST_MAX];
@@ -190,6 +237,8 @@ static const struct route ROUTES[] = {
     ON_FRONT("/v1/detokenize", handle_detokenize),
     {"/v1/models", METHOD_GET, true, false, false, handle_models, "GET, HEAD, OPTIONS"},
     {"/v1/models/*", METHOD_GET, true, false, false, handle_model, "GET, HEAD, OPTIONS"},
+    {"/props", METHOD_GET, true, false, false, handle_props, "GET, HEAD, OPTIONS"},
+    {"/slots", METHOD_GET, true, false, false, handle_slots, "GET, HEAD, OPTIONS"},
     {"/version", METHOD_GET, false, false, false, handle_version, "GET, HEAD, OPTIONS"},
     PROBE(METRICS_PATH, handle_metrics),
     PROBE("/live", handle_live),

@@ -115,6 +115,62 @@ def test_health_command(serve):
     assert closed.returncode == 1 and closed.stdout == b"" and b"port 1" in closed.stderr
 
 
+# ---- what is served, and what it does ---------------------------------------------------------------
+
+def test_props(serve):
+    server = serve(script(LETTERS, block_size=4, context=500), "--served-model-name", "a", "--served-model-name", "b",
+                   "--kv-memory", 16384 * 10, "--max-num-seqs", 3, "--max-body-bytes", "1M")
+    props = server.get("/props").json
+    assert props["served_model_names"] == ["a", "b"]
+    assert props["max_model_len"] == server.get("/v1/models").json["data"][0]["max_model_len"] == 160
+    assert (props["page_size"], props["n_pages"], props["draft_block"]) == (16, 10, 4)
+    assert props["vocab_size"] == len(LETTERS) + 1 and props["weight_dtype"] == "f32" == props["kv_dtype"]
+    assert props["defaults"]["temperature"] == 1 and props["defaults"]["top_k"] == 0 and props["defaults"]["n"] == 1
+    assert props["limits"]["max_num_seqs"] == 3 and props["limits"]["max_body_bytes"] == 1 << 20
+    assert "for m in messages" in props["chat_template"]
+    assert props["system_fingerprint"] == server.complete(max_tokens=1).json["system_fingerprint"]
+    assert server.post("/props", {}).status == 405
+    hidden = serve(script(["a"], load_ms=500), "--api-key", "k", "--slots", ready=False)
+    key = {"Authorization": "Bearer k"}
+    for path in ("/props", "/slots"):
+        assert hidden.get(path).status == 401
+        assert hidden.get(path, headers=key).error["code"] == "model_loading"
+
+
+def test_slots(serve):
+    server = serve(script([MARK + c for c in LETTERS] * 9, block_size=3, step_ms=30), "--slots", "--max-num-seqs", 2)
+    assert server.get("/slots").json == []
+    body = server.raw_post("/v1/completions", {"prompt": "x" * 20, "max_tokens": 80, "stream": True},
+                           b"X-Request-Id: first\r\n")
+    first = server.raw(body)
+    server.wait_running(1)
+    others = [server.open_stream(max_tokens=80) for _ in range(1)]
+    waiting = [server.raw(server.raw_post("/v1/completions", {"prompt": "yyy", "max_tokens": 5})) for _ in range(2)]
+    until = time.monotonic() + 5 * SLOW
+    while True:
+        answer = server.get("/slots")
+        slots = answer.json
+        if len(slots) == 4 and [s["output_tokens"] > 4 for s in slots].count(True) == 2:
+            break
+        assert time.monotonic() < until, slots
+    assert MARK.encode() not in answer.body and b"xxx" not in answer.body
+    assert sorted(s["state"] for s in slots) == ["decode", "decode", "waiting", "waiting"]
+    mine = next(s for s in slots if s["request_id"] == "first")
+    assert list(mine) == ["id", "request_id", "state", "prompt_tokens", "cached_tokens", "output_tokens", "pages",
+                          "age_ms", "mean_accepted_length"]
+    assert mine["prompt_tokens"] == 20 and mine["pages"] >= 2 and mine["age_ms"] > 0
+    assert mine["mean_accepted_length"] == 3
+    line = next(s for s in slots if s["state"] == "waiting")
+    assert (line["prompt_tokens"], line["output_tokens"], line["pages"]) == (3, 0, 0)
+    assert len({s["id"] for s in slots}) == 4
+    for connection in [first, *others, *waiting]:
+        connection.close()
+    while server.get("/slots").json:
+        assert time.monotonic() < until
+    without = serve(script(["a"]))
+    assert (without.get("/slots").status, without.get("/slots").error["code"]) == (404, "unknown_url")
+
+
 # ---- logs -----------------------------------------------------------------------------------------
 
 def test_json_log_has_one_line_a_request(serve):
