@@ -160,7 +160,7 @@ static void absorb_outcome(struct engine *engine, const struct work *work,
     seq->stats.n_rejected += n_rejected;
     seq->stats.n_output = seq->n_output;
     if (n_emitted) {
-        if (!seq->stats.first_token_us)
+        if (seq->n_output == n_emitted) /* nothing before them */
             seq->stats.first_token_us = now_us;
         else
             counters_inter_token(&engine->counters, now_us - seq->stats.last_token_us, n_emitted);
