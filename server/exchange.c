@@ -144,10 +144,9 @@ static ssize_t read_out(void *cls, uint64_t pos, char *to, size_t max) {
         if (n > max) n = max;
         memcpy(to, ex->out.data + ex->out_at, n);
         ex->out_at += n;
-        if (ex->out_at == ex->out.len) {
-            ex->out.len = ex->out_at = 0;
-            generation_handed_over(ex);
-        }
+        ex->n_handed += n;
+        if (ex->out_at == ex->out.len) ex->out.len = ex->out_at = 0;
+        generation_handed_over(ex);
         return (ssize_t)n;
     }
     if (ex->out_failed) return MHD_CONTENT_READER_END_WITH_ERROR;

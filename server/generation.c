@@ -56,7 +56,7 @@ struct generation {
     char id[64];
     uint64_t seed, submitted_us, first_us;
     bool admitted, ended;
-    bool first_waits; /* a stream's first token is written, but not yet handed to the socket */
+    uint64_t first_at; /* a stream's byte that begins the first token, until it is handed out */
     enum metrics_reason reason; /* once ended */
     bool asked_queue_timeout;
     uint32_t n_choices, n_running;
@@ -366,9 +366,10 @@ static void note_end(struct exchange *ex, enum metrics_reason reason) {
 /* Whole answers: when the engine had the first token. Streams: when its bytes leave. */
 static void note_first_token(struct exchange *ex, const struct event *event) {
     struct generation *gen = ex->generation;
-    if (gen->first_us || gen->first_waits || !event->stats.n_output) return;
-    if (gen->request.stream) {
-        gen->first_waits = event->text_len || event->n_tokens || event->kind == EVENT_FINISHED;
+    if (gen->first_us || gen->first_at || !event->stats.n_output) return;
+    if (gen->request.stream) { /* its chunk comes next, behind what is still to be handed out */
+        if (event->text_len || event->n_tokens || event->kind == EVENT_FINISHED)
+            gen->first_at = ex->n_handed + (ex->out.len - ex->out_at) + 1;
         return;
     }
     gen->first_us = event->stats.first_token_us;
@@ -377,8 +378,8 @@ static void note_first_token(struct exchange *ex, const struct event *event) {
 
 void generation_handed_over(struct exchange *ex) {
     struct generation *gen = ex->generation;
-    if (!gen || !gen->first_waits) return;
-    gen->first_waits = false;
+    if (!gen || !gen->first_at || ex->n_handed < gen->first_at) return;
+    gen->first_at = 0;
     gen->first_us = clock_us();
     metrics_first_token(ex->server->metrics, clock_ms(ex->arrived_us, gen->first_us) / 1000);
 }

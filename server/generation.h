@@ -19,7 +19,7 @@ void generation_begin(struct exchange *ex, struct api_request *request, struct t
 bool generation_deliver(struct server *server);
 /* End with an error: an answer, or an event and a broken stream. What still runs is cancelled. */
 void generation_fail(struct exchange *ex, const struct api_error *error);
-/* All bytes of a stream so far went to the library, which writes them to the socket. */
+/* More bytes of a stream (ex->n_handed now) went to the library, which writes them to the socket. */
 void generation_handed_over(struct exchange *ex);
 /* GET /slots: every sequence in the engine. */
 void generation_write_slots(const struct server *server, struct buf *out);
