@@ -139,6 +139,7 @@ int scripted_model_create(const char *json, size_t len, const struct model_optio
     if (rc == OK) rc = pretend_to_load(script->load_ms, options->progress, err);
     if (rc != OK) goto fail;
     fill_info(model, script, json, len);
+    model->info.chat_template = source;
     *out = model;
     return OK;
 fail:
