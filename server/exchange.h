@@ -68,6 +68,7 @@ struct exchange {
     struct buf out;
     size_t out_at;
     size_t out_counted;         /* of them, in server.out_bytes */
+    uint64_t n_handed;          /* bytes handed out so far */
     bool out_ended, out_failed; /* after the last byte: end well, or break the connection */
     uint64_t last_out_us, last_read_us;
 

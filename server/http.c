@@ -24,6 +24,7 @@
 #include "server/cors.h"
 #include "server/exchange.h"
 #include "server/log.h"
+#include "server/metrics.h"
 #include "server/sink.h"
 #include "server/tls.h"
 
@@ -362,6 +363,7 @@ enum MHD_Result MHD_queue_response(struct MHD_Connection *mhd, unsigned int stat
     const char *request_id = exchange_request_id(conn, scratch);
     describe_page(status, &error);
     http_answer_by_hand(conn, &error, request_id);
+    metrics_http(conn->server->metrics, NULL, (int)status);
     if (conn->exchange) {
         conn->exchange->answered = true;
         conn->exchange->status = (int)status;
@@ -385,6 +387,8 @@ static void send_too_many(struct http *http, int fd) {
                   &out);
     send_plain(fd, &out);
     buf_free(&out);
+    metrics_http(server->metrics, NULL, error.status);
+    metrics_rejected(server->metrics, &error);
 }
 
 /* With TLS an answer would cost a handshake: closed without one. */
