@@ -85,6 +85,8 @@ class Container:
         self.log_path = pathlib.Path(self.scratch.name) / "log"
         config = image_config()
         self.working = buildah("from", "--pull-never", IMAGE)
+        # An engine lets -v replace a declared volume; buildah would mount an empty one over it.
+        buildah("config", "--volume", "/models-", self.working)
         self.port = free_port()
         self.env = dict(e.split("=", 1) for e in config["Env"]) | env | {"GERYON_PORT": str(self.port)}
         self.command = [*config["Entrypoint"], *(command or config["Cmd"])]

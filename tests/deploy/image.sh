@@ -51,7 +51,12 @@ if ! buildah inspect --type image "$base_image" >/dev/null 2>&1; then
 fi
 
 began=$SECONDS
-make --no-print-directory -C "$root" image BUILDER=buildah IMAGE="$image" BASE="$base_image" IMAGE_FLAGS=--pull-never
+# The builder talks much: shown only when it fails.
+make --no-print-directory -C "$root" image BUILDER=buildah IMAGE="$image" BASE="$base_image" \
+    IMAGE_FLAGS=--pull-never >"$deploy/image.log" 2>&1 || {
+    tail -40 "$deploy/image.log" >&2
+    exit 1
+}
 echo "image.sh: image built in $((SECONDS - began)) s"
 
 rm -rf "$deploy/oci"
