@@ -43,6 +43,7 @@ END
     rm -f "$deploy/base.tar"
 }
 
+buildah rm --all >/dev/null 2>&1 || true # of a run that was killed
 began=$SECONDS
 if ! buildah inspect --type image "$base_image" >/dev/null 2>&1; then
     echo "image.sh: making $base_image with debootstrap from $mirror"

@@ -32,7 +32,7 @@ def test_sigint_stops_it_too(box):
 
 
 def test_orphans_are_reaped(box):
-    status, said = box.run("/bin/sh", "-c", "sleep 1 & sleep 1 & exit 0")
+    status, said = box.run("/bin/sh", "-c", "exec >/dev/null 2>&1; sleep 2 & sleep 2 & exit 0")
     assert status == 0, said
     orphans = container.wait_for(lambda: container.children(box.pid), 5, "adopted orphans")
     assert len(orphans) == 2
