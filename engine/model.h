@@ -19,6 +19,7 @@ struct model {
     char chat_template_error[256];       /* why the template could not be used, or "" */
     int32_t eos_ids[32];
     char *name, *path;
+    char *chat_template_text; /* the source of chat_template */
 };
 
 #endif
