@@ -1,5 +1,6 @@
 """The image, run: a chat streams from it, SIGTERM drains it, its health check tells the truth."""
 
+import http.client
 import time
 
 import container
@@ -28,9 +29,10 @@ def test_a_chat_streams_and_sigterm_drains_it(chat_box, image):
     assert int(status["CapEff"], 16) == 0
 
     short = open_chat(chat_box, max_tokens=40).finish()
-    assert short.done and short.ended_well and "France" in short.text + "France"
-    assert len(short.pieces()) > 10, "a chunk a token, not one at the end"
     print(short.text)
+    assert short.done and short.ended_well and short.finish_reason in ("length", "stop")
+    assert short.usage["completion_tokens"] > 10
+    assert len([p for p in short.pieces() if p]) > 10, "a chunk a token, not one at the end"
 
     n_tokens = 300
     long = open_chat(chat_box, max_tokens=n_tokens, ignore_eos=True)
@@ -63,7 +65,7 @@ def test_the_shutdown_timeout_ends_what_runs_longer(smollm2):
 
 
 def read_rest(live):
-    import http.client
+    """What is left of a stream that is cut short."""
     try:
         for _ in live.blocks():
             pass
