@@ -362,6 +362,8 @@ int server_run(const struct options *options) {
     if (!server) return 1;
     server->options = options;
     signal(SIGPIPE, SIG_IGN);
+    /* In a container all orphans fall to process 1, which must not keep them as zombies. */
+    if (getpid() == 1) signal(SIGCHLD, SIG_IGN);
     int rc = start(server, &err);
     if (rc) {
         log_event(LOG_ERROR, "start_failed", log_str("error", err.msg));
