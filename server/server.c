@@ -124,6 +124,7 @@ static void publish_model(struct server *server) {
         .tokenizer_adds_bos = info->adds_bos,
         .strict_params = server->options->strict_params,
         .has_chat_template = info->has_chat_template,
+        .chat_template_error = info->chat_template_error,
         .model_names = server->names,
         .n_model_names = server->n_names,
     };
@@ -135,6 +136,8 @@ static void log_ready(const struct server *server) {
     const struct engine_info *engine = engine_info(server->engine);
     uint64_t connections = (uint64_t)server->max_connections * CONNECTION_BYTES;
     if (engine->notice) log_event(LOG_WARN, "lowered", log_str("notice", engine->notice));
+    if (model->chat_template_error)
+        log_event(LOG_WARN, "no_chat", log_str("reason", model->chat_template_error));
     log_event(LOG_INFO, "memory", log_int("weights_bytes", (int64_t)model->weight_bytes),
               log_int("kv_bytes", (int64_t)engine->kv_bytes),
               log_int("workspace_bytes", (int64_t)engine->workspace_bytes),
