@@ -16,7 +16,8 @@ enum {
     POOL_VALUES = 128, /* of one conversation */
     MEMBERS_MAX = 6,   /* of one object */
     MESSAGES_CAP = 6,
-    PROBE_STEPS_MAX = 100000, /* of one conversation; real templates take hundreds */
+    PROBE_STEPS_MAX = 100000, /* of one conversation; real templates take a few thousand */
+    PROBE_STEPS_ALL = CHAT_STEPS_MAX / 5,
 };
 
 #define CALL_NAME  "zqcall"
@@ -310,21 +311,32 @@ static struct value *build_calls(struct probe *p, const struct way *way, size_t 
     return message;
 }
 
-/* The call's name and value show, not escaped twice, and no content as None. */
-static bool way_works(struct probe *p, const struct way *way) {
+/* What a conversation without calls holds of the signs of trouble. */
+struct before {
+    size_t escapes, nones;
+};
+
+static bool count_before(struct probe *p, bool tools, struct before *out) {
     begin(p);
-    p->with_tools = way->tools;
+    p->with_tools = tools;
     add_user(p);
-    if (!ask(p)) return false;
-    size_t escaped = count(p, "\\\""), nones = count(p, "None");
+    bool ok = ask(p);
+    *out = (struct before){count(p, "\\\""), count(p, "None")};
+    return ok;
+}
+
+/* The call's name and value show, not escaped twice, and no content as None. */
+static bool way_works(struct probe *p, const struct way *way, const struct before *before) {
     build_calls(p, way, 1);
-    return ask(p) && shows(p, CALL_NAME) && shows(p, CALL_VALUE) && count(p, "\\\"") <= escaped &&
-           count(p, "None") <= nones;
+    return ask(p) && shows(p, CALL_NAME) && shows(p, CALL_VALUE) &&
+           count(p, "\\\"") <= before->escapes && count(p, "None") <= before->nones;
 }
 
 /* The first way that works: arguments before content, objects before text, both before ids. */
 static bool find_way(struct probe *p, struct way *way) {
-    for (int shape = 0; shape < 4; shape++)
+    for (int shape = 0; shape < 4; shape++) {
+        struct before before;
+        if (!count_before(p, shape % 2 == 0, &before)) continue;
         for (int ids = CHAT_IDS_AS_SENT; ids <= CHAT_IDS_INDEXED; ids++)
             for (int text = 0; text < 2; text++)
                 for (int empty = CHAT_EMPTY_TEXT; empty <= CHAT_EMPTY_ABSENT; empty++) {
@@ -333,8 +345,9 @@ static bool find_way(struct probe *p, struct way *way) {
                                         .ids = (enum chat_ids)ids,
                                         .text = text,
                                         .empty = (enum chat_empty)empty};
-                    if (way_works(p, way)) return true;
+                    if (way_works(p, way, &before)) return true;
                 }
+    }
     return false;
 }
 
@@ -428,7 +441,7 @@ void chat_probe(const struct chat_template *tmpl, const struct chat_variable *va
                       .variables = variables,
                       .n_variables = n_variables,
                       .traits = traits,
-                      .steps_left = CHAT_STEPS_MAX};
+                      .steps_left = PROBE_STEPS_ALL};
     struct way way;
     /* A template that shows no plain question says nothing by failing on others. */
     if (ask_form(&p, CHAT_ROLE_USER, build_user, "zquser")) {

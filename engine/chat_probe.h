@@ -60,8 +60,8 @@ struct chat_traits {
 void chat_traits_defaults(struct chat_traits *traits);
 
 /* Probe with the variables a request would have (special tokens). Never fails: where a conversation
- * cannot be rendered the default stands. All renderings together take no more steps than one
- * rendering may. */
+ * cannot be rendered the default stands. All renderings together take a fifth of the steps
+ * that one rendering may. */
 void chat_probe(const struct chat_template *tmpl, const struct chat_variable *variables,
                 size_t n_variables, struct chat_traits *traits);
 
