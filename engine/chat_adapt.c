@@ -7,6 +7,7 @@
  *   arguments                     -> the object, or the text as sent
  *   reasoning_content             -> the field or the part that the template reads
  *   call ids                      -> as the template demands them, the same in the result
+ *   a call without a type         -> "function"
  *   a result without a name       -> with the name of its call
  *
  * Objects that change are copied, one level deep; everything else is shared. */
@@ -250,6 +251,7 @@ static struct value fix_call(struct adapt *a, const struct value *call) {
     if (call->kind != VALUE_OBJECT) return *call;
     struct value out = copy_object(a, call, ROOM);
     if (past->new_id.kind != VALUE_NULL) put(a, &out, "id", past->new_id);
+    if (!value_get(call, "type")) put(a, &out, "type", adapt_text("function", 8));
     if (a->traits->arguments_text && from && from->kind == VALUE_OBJECT) {
         struct value function = copy_object(a, from, ROOM);
         put(a, &function, "arguments",
@@ -301,6 +303,10 @@ static void fix_reasoning(struct adapt *a, struct value *message) {
     if (a->traits->reasoning == CHAT_REASONING_REASONING)
         rename_key(message, "reasoning_content", "reasoning");
     if (a->traits->reasoning != CHAT_REASONING_PART) return;
+    if (!reasoning->len) {
+        drop(message, "reasoning_content");
+        return;
+    }
     struct value thought = part_of(a, "thinking", *reasoning);
     const struct value *content = value_get(message, "content");
     struct value text = join(a, content), part = part_of(a, "text", text);
