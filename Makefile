@@ -58,6 +58,9 @@ $(B)/geryon-scripted: $(call obj,$(CORE) $(SCRIPTED) $(SERVER))
 
 # Instruction sets are chosen at start, so only the files that hold them get their flags.
 %_avx2.o: EXTRA := -mavx2 -mfma -mf16c
+AVX512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
+%_avx512.o: EXTRA := $(AVX512)
+%_avx512_vnni.o: EXTRA := $(AVX512) -mavx512vnni
 $(B)/server/%.o: EXTRA := -DGERYON_COMMIT='"$(COMMIT)"'
 
 $(B)/%.o: %.c Makefile | packages
@@ -140,9 +143,9 @@ format-check:
 	@$(FORMATTED) | xargs clang-format --dry-run -Werror
 
 # libFuzzer targets: build/fuzz/fuzz_NAME tests/fuzz/corpus/NAME
-build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o $(call obj,$(CORE) $(LOADER) $(filter-out server/main.c,$(SERVER)))
+build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o $(call obj,$(LOADER)) $(TESTLIB)
 	@echo "  LINK $@"
-	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer -rdynamic -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer -rdynamic -o $@ $^ $(LDLIBS) -lcmocka
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(FUZZ))
 .PHONY: fuzzers
 fuzzers: $(FUZZERS)

@@ -20,6 +20,7 @@ struct model {
     char chat_template_error[256];       /* why the template could not be used, or "" */
     int32_t eos_ids[32];
     char *name, *path;
+    char *chat_template_text; /* the source of chat_template */
 };
 
 /* Parse and probe a template for a model that has its tokenizer. One that cannot be read leaves the
