@@ -4,71 +4,82 @@
 
 #include "engine/chat_adapt_internal.h"
 
-static const char *const markers[] = {
+#define MARKER(text) \
+    { text, sizeof(text) - 1 }
+static const struct {
+    const char *text;
+    size_t len;
+} markers[] = {
     /* reasoning */
-    "<think>",
-    "</think>",
-    "<seed:think>",
-    "</seed:think>",
-    "<mm:think>",
-    "</mm:think>",
-    "[THINK]",
-    "[/THINK]",
-    "<|START_THINKING|>",
-    "<|END_THINKING|>",
-    "<|channel>",
-    "<channel|>",
+    MARKER("<think>"),
+    MARKER("</think>"),
+    MARKER("<seed:think>"),
+    MARKER("</seed:think>"),
+    MARKER("<mm:think>"),
+    MARKER("</mm:think>"),
+    MARKER("[THINK]"),
+    MARKER("[/THINK]"),
+    MARKER("<|START_THINKING|>"),
+    MARKER("<|END_THINKING|>"),
+    MARKER("<|channel>"),
+    MARKER("<channel|>"),
     /* calls */
-    "<tool_call>",
-    "</tool_call>",
-    "<tool_calls>",
-    "</tool_calls>",
-    "<seed:tool_call>",
-    "</seed:tool_call>",
-    "<minimax:tool_call>",
-    "</minimax:tool_call>",
-    "<arg_key>",
-    "</arg_key>",
-    "<arg_value>",
-    "</arg_value>",
-    "<|python_tag|>",
-    "<|tool_call_start|>",
-    "<|tool_call_end|>",
-    "<|tool_call>",
-    "<tool_call|>",
-    "<|\"|>",
-    "<|tool_call|>",
-    "<|/tool_call|>",
-    "[TOOL_CALLS]",
-    "[CALL_ID]",
-    "[ARGS]",
-    "<\uff5ctool\u2581calls\u2581begin\uff5c>",
-    "<\uff5ctool\u2581calls\u2581end\uff5c>",
-    "<\uff5ctool\u2581call\u2581begin\uff5c>",
-    "<\uff5ctool\u2581call\u2581end\uff5c>",
-    "<\uff5ctool\u2581sep\uff5c>",
-    "<|tool_calls_section_begin|>",
-    "<|tool_calls_section_end|>",
-    "<|tool_call_begin|>",
-    "<|tool_call_end|>",
-    "<|tool_call_argument_begin|>",
-    "<|START_ACTION|>",
-    "<|END_ACTION|>",
-    "<TOOLCALL>",
-    "</TOOLCALL>",
-    "<|tools_prefix|>",
-    "<|tools_suffix|>",
+    MARKER("<tool_call>"),
+    MARKER("</tool_call>"),
+    MARKER("<tool_calls>"),
+    MARKER("</tool_calls>"),
+    MARKER("<seed:tool_call>"),
+    MARKER("</seed:tool_call>"),
+    MARKER("<minimax:tool_call>"),
+    MARKER("</minimax:tool_call>"),
+    MARKER("<arg_key>"),
+    MARKER("</arg_key>"),
+    MARKER("<arg_value>"),
+    MARKER("</arg_value>"),
+    MARKER("<|python_tag|>"),
+    MARKER("<|tool_call_start|>"),
+    MARKER("<|tool_call_end|>"),
+    MARKER("<|tool_call>"),
+    MARKER("<tool_call|>"),
+    MARKER("<|\"|>"),
+    MARKER("<|tool_call|>"),
+    MARKER("<|/tool_call|>"),
+    MARKER("[TOOL_CALLS]"),
+    MARKER("[CALL_ID]"),
+    MARKER("[ARGS]"),
+    MARKER("<\uff5ctool\u2581calls\u2581begin\uff5c>"),
+    MARKER("<\uff5ctool\u2581calls\u2581end\uff5c>"),
+    MARKER("<\uff5ctool\u2581call\u2581begin\uff5c>"),
+    MARKER("<\uff5ctool\u2581call\u2581end\uff5c>"),
+    MARKER("<\uff5ctool\u2581sep\uff5c>"),
+    MARKER("<|tool_calls_section_begin|>"),
+    MARKER("<|tool_calls_section_end|>"),
+    MARKER("<|tool_call_begin|>"),
+    MARKER("<|tool_call_end|>"),
+    MARKER("<|tool_call_argument_begin|>"),
+    MARKER("<|START_ACTION|>"),
+    MARKER("<|END_ACTION|>"),
+    MARKER("<TOOLCALL>"),
+    MARKER("</TOOLCALL>"),
+    MARKER("<|tools_prefix|>"),
+    MARKER("<|tools_suffix|>"),
 };
 
-/* Length of the longest marker at text, 0: none. */
+enum { MARKER_MAX = 40 };
+
+/* Length of the marker at text, 0: none. Each ends at its first closing bracket and has no second
+ * opening one, so that a text of brackets is not walked over and over. */
 static size_t marker_at(const char *text, size_t len) {
-    size_t best = 0;
-    if (text[0] != '<' && text[0] != '[') return 0;
-    for (size_t i = 0; i < ARRAY_LEN(markers); i++) {
-        size_t n = strlen(markers[i]);
-        if (n > best && n <= len && memcmp(text, markers[i], n) == 0) best = n;
-    }
-    return best;
+    char open = text[0], close = open == '<' ? '>' : ']';
+    if (open != '<' && open != '[') return 0;
+    size_t n = 1, max = len < MARKER_MAX ? len : MARKER_MAX;
+    while (n < max && text[n] != close && text[n] != open)
+        n++;
+    if (n == max || text[n] == open) return 0;
+    n++;
+    for (size_t i = 0; i < ARRAY_LEN(markers); i++)
+        if (markers[i].len == n && memcmp(text, markers[i].text, n) == 0) return n;
+    return 0;
 }
 
 static size_t count_markers(const char *text, size_t len) {

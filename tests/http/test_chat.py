@@ -124,6 +124,12 @@ def test_a_history_for_a_template_that_reads_text_and_no_system(serve_template):
     assert rendered(server, HISTORY) == '<user>Be brief.\n\nWeather?<assistant>f={"b": 1,  "a": "x"}<tool>rain'
 
 
+def test_inspect_shows_how_the_template_reads_messages(serve_template):
+    server = serve_template("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}")
+    text = run_cli("inspect", "--model", server.folder).stdout.decode()
+    assert "system goes into the user's text, late system messages move to the start" in text
+
+
 # ---- kind 2 -----------------------------------------------------------------------------------------
 
 blocks = pytest.mark.parametrize("block_size", [0, 3])

@@ -182,12 +182,13 @@ static void arguments_become_objects_in_the_clients_order(void **state) {
 
 static void arguments_are_kept_as_sent_too(void **state) {
     (void)state;
-    struct api_request r =
-        accepted_chat(USER "," CALL(",\"arguments\":\" {\\\"z\\\" :1}\"") "," CALL(
-            ",\"arguments\":null") "," USER ",{\"role\":\"assistant\",\"tool_calls\":[{"
-                                            "\"function\":{\"name\":\"f\",\"arguments\":"
-                                   "\"\"}},{\"function\":{\"name\":\"g\",\"arguments\":\"{"
-                                   "\\\"b\\\":[]}\"}}]}");
+    static const char two[] = "{\"role\":\"assistant\",\"tool_calls\":["
+                              "{\"function\":{\"name\":\"f\",\"arguments\":\"\"}},"
+                              "{\"function\":{\"name\":\"g\",\"arguments\":\"{\\\"b\\\":[]}\"}}]}";
+    char messages[1024];
+    snprintf(messages, sizeof messages, "%s,%s,%s,%s,%s", USER,
+             CALL(",\"arguments\":\" {\\\"z\\\" :1}\""), CALL(",\"arguments\":null"), USER, two);
+    struct api_request r = accepted_chat(messages);
     assert_value(r.call_arguments, "[\" {\\\"z\\\" :1}\",\"{}\",\"{}\",\"{\\\"b\\\":[]}\"]");
     api_request_free(&r);
     r = accepted_chat(USER);
