@@ -131,6 +131,7 @@ static void publish_model(struct server *server) {
         .tokenizer_adds_bos = info->adds_bos,
         .strict_params = server->options->strict_params,
         .has_chat_template = info->has_chat_template,
+        .chat_template_error = info->chat_template_error,
         .model_names = server->names,
         .n_model_names = server->n_names,
     };
@@ -144,6 +145,8 @@ static void log_ready(const struct server *server) {
     uint64_t connections = server->max_connections * each;
     uint64_t bodies = exchange_bodies_max(server), unsent = exchange_out_max();
     if (engine->notice) log_event(LOG_WARN, "lowered", log_str("notice", engine->notice));
+    if (model->chat_template_error)
+        log_event(LOG_WARN, "no_chat", log_str("reason", model->chat_template_error));
     log_event(
         LOG_INFO, "memory", log_int("weights_bytes", (int64_t)model->weight_bytes),
         log_int("kv_bytes", (int64_t)engine->kv_bytes),
