@@ -622,7 +622,18 @@ static void window_gives_a_plain_model_two_streams(void **state) {
     model_destroy(m);
     m = load(&(struct model_options){.path = path});
     assert_true(model_info(m)->fingerprint == model_info(plain)->fingerprint);
+    assert_true(device_of(m)->shape.int8_activations);
+    assert_string_equal(model_info(m)->activations, "f32"); /* no weights that it concerns */
     model_destroy(m);
+    m = load(&(struct model_options){.path = path, .dtype = "q8_0"});
+    assert_string_equal(model_info(m)->activations, "int8");
+    model_destroy(m);
+    m = load(&(struct model_options){.path = path, .dtype = "q8_0", .activations = "f32"});
+    assert_false(device_of(m)->shape.int8_activations);
+    assert_string_equal(model_info(m)->activations, "f32");
+    model_destroy(m);
+    refused_with(&(struct model_options){.path = path, .activations = "int4"},
+                 "activations: \"int4\"");
     m = load(&(struct model_options){.path = path, .dtype = "bf16"});
     assert_true(model_info(m)->fingerprint != model_info(plain)->fingerprint);
     model_destroy(m);
