@@ -203,13 +203,11 @@ static int set_text_side(struct model *m, struct checkpoint *ck, struct config *
     size_t len;
     rc = checkpoint_chat_template(ck, &source, &len, err);
     if (rc || !source) return rc;
-    /* A template we cannot read leaves a model that still completes texts. */
-    struct err why = {0};
-    if (chat_template_create(source, len, &m->chat_template, &why)) {
-        m->chat_template = NULL;
-        snprintf(m->chat_template_error, sizeof m->chat_template_error, "%s", why.msg);
-    }
-    free(source);
+    model_set_chat_template(m, source, len);
+    if (m->chat_template)
+        m->chat_template_text = source;
+    else
+        free(source);
     return OK;
 }
 _Static_assert(sizeof((struct model *)0)->eos_ids == sizeof((struct config *)0)->eos_ids,
@@ -250,6 +248,8 @@ static void set_info(struct model *m, const struct config *config,
     info->window = m->shape.orthros ? m->shape.window : 0;
     info->eos_ids = m->eos_ids;
     info->has_chat_template = m->chat_template != NULL;
+    info->chat_template_error = m->chat_template_error[0] ? m->chat_template_error : NULL;
+    info->chat_template = m->chat_template_text;
     info->adds_bos = tokenizer_adds_bos(m->tokenizer);
     info->weight_bytes = total;
 }
@@ -353,6 +353,7 @@ void model_destroy(struct model *m) {
     if (m->device) m->kernels->close(m->device);
     tokenizer_destroy(m->tokenizer);
     chat_template_destroy(m->chat_template);
+    free(m->chat_template_text);
     free(m->name);
     free(m->path);
     free(m);

@@ -56,10 +56,12 @@ struct options {
     uint32_t max_connections;
     bool max_connections_set; /* the user asked: refuse to start rather than lower it */
     double shutdown_timeout, sse_keepalive, queue_timeout, request_timeout, watchdog; /* seconds */
-    struct option_list api_keys;
+    double header_timeout, body_timeout, idle_timeout, reader_timeout;                /* seconds */
+    struct option_list api_keys, open_paths, cors_origins;
     const char *api_key_file;
-    bool parse_specials, strict_params;
-    const char *log_level, *log_format;
+    const char *tls_cert, *tls_key;
+    bool parse_specials, strict_params, slots;
+    const char *log_level, *log_format, *config;
     /* generate, logits, tokenize */
     const char *prompt, *chat, *tokens, *tokens_file;
     uint32_t max_tokens;
@@ -70,7 +72,7 @@ struct options {
     const char *positions, *view;
     uint32_t block, chunk;
 
-    /* Copies of environment lists; options_fini frees them. */
+    /* Copies of environment lists, and the text of --config; options_fini frees them. */
     char *owned[OPTION_LIST_MAX];
     uint32_t n_owned;
 };
@@ -78,9 +80,11 @@ struct options {
 /* Looks a variable up, as getenv does. */
 typedef const char *options_getenv_fn(const char *name);
 
-/* Fill options from the command line and, for flags not given there, from their environment twins.
- * A missing command with flags present means `serve`. Strings are borrowed from argv and the
- * environment. ERR_INVALID with one line that names the flag and what it accepts. */
+/* Fill options from the command line; for flags not given there, from their environment twins; for
+ * those given by neither, from the file of --config. A missing command with flags present means
+ * `serve`. Strings are borrowed from argv and the environment, or owned. ERR_INVALID (a file that
+ * cannot be read: ERR_IO) with one line that names the flag, variable, or file and line, and what is
+ * accepted. */
 int options_parse(struct options *options, int argc, char **argv, options_getenv_fn *env,
                   struct err *err);
 void options_fini(struct options *options);

@@ -10,9 +10,11 @@
 
 #include "server/clock.h"
 #include "server/cmd.h"
+#include "server/exchange.h"
 #include "server/front.h"
 #include "server/generation.h"
 #include "server/log.h"
+#include "server/metrics.h"
 #include "server/sink.h"
 
 enum {
@@ -22,7 +24,6 @@ enum {
     FAILED_LINGER_US = 2000000, /* after a device failure: late callers still get their 503 */
     FAILED_MAX_US = 10000000,
     DRAIN_ENGINE_US = 2000000,
-    CONNECTION_BYTES = 66 << 10, /* the library's pool, and our own share */
 };
 
 /* ---- what others ask ------------------------------------------------------------------------- */
@@ -61,6 +62,12 @@ uint32_t server_retry_ms(const struct server *server, const struct api_error *er
     double ms = generation_ms_per_sequence(server, clock_us());
     if (ms <= 0) return UNKNOWN_MS;
     return ms < LEAST_MS ? LEAST_MS : ms > MOST_MS ? MOST_MS : (uint32_t)ms;
+}
+
+double server_engine_silence(const struct server *server) {
+    struct engine_gauges gauges;
+    engine_gauges(server->engine, &gauges); /* its clock is ours: CLOCK_MONOTONIC */
+    return clock_ms(gauges.last_step_us, clock_us()) / 1000;
 }
 
 void server_engine_failed(struct server *server) {
@@ -124,6 +131,7 @@ static void publish_model(struct server *server) {
         .tokenizer_adds_bos = info->adds_bos,
         .strict_params = server->options->strict_params,
         .has_chat_template = info->has_chat_template,
+        .chat_template_error = info->chat_template_error,
         .model_names = server->names,
         .n_model_names = server->n_names,
     };
@@ -133,14 +141,22 @@ static void publish_model(struct server *server) {
 static void log_ready(const struct server *server) {
     const struct model_info *model = model_info(server->model);
     const struct engine_info *engine = engine_info(server->engine);
-    uint64_t connections = (uint64_t)server->max_connections * CONNECTION_BYTES;
+    uint64_t each = http_connection_bytes(server);
+    uint64_t connections = server->max_connections * each;
+    uint64_t bodies = exchange_bodies_max(server), unsent = exchange_out_max();
     if (engine->notice) log_event(LOG_WARN, "lowered", log_str("notice", engine->notice));
-    log_event(LOG_INFO, "memory", log_int("weights_bytes", (int64_t)model->weight_bytes),
-              log_int("kv_bytes", (int64_t)engine->kv_bytes),
-              log_int("workspace_bytes", (int64_t)engine->workspace_bytes),
-              log_int("connections_bytes_at_most", (int64_t)connections),
-              log_int("sum_bytes", (int64_t)(model->weight_bytes + engine->kv_bytes +
-                                             engine->workspace_bytes + connections)));
+    if (model->chat_template_error)
+        log_event(LOG_WARN, "no_chat", log_str("reason", model->chat_template_error));
+    log_event(
+        LOG_INFO, "memory", log_int("weights_bytes", (int64_t)model->weight_bytes),
+        log_int("kv_bytes", (int64_t)engine->kv_bytes),
+        log_int("workspace_bytes", (int64_t)engine->workspace_bytes),
+        log_int("connection_bytes", (int64_t)each),
+        log_int("connections_bytes_at_most", (int64_t)connections),
+        log_int("bodies_bytes_at_most", (int64_t)bodies),
+        log_int("unsent_bytes_at_most", (int64_t)unsent),
+        log_int("sum_bytes", (int64_t)(model->weight_bytes + engine->kv_bytes +
+                                       engine->workspace_bytes + connections + bodies + unsent)));
     log_event(LOG_INFO, "ready", log_str("model", server->names[0]),
               log_str("architecture", model->architecture), log_str("dtype", model->weight_dtype),
               log_str("kernels", model->kernel_table), log_str("activations", model->activations),
@@ -170,7 +186,6 @@ static void on_loaded(uv_async_t *async) {
         return;
     }
     atomic_store(&server->progress.phase, LOAD_DONE);
-    server->last_turn_us = clock_us();
     set_phase(server, PHASE_READY);
     log_ready(server);
 }
@@ -239,14 +254,10 @@ static void tick_phase(struct server *server, uint64_t now_us) {
     }
 }
 
-/* The watchdog: the engine moves, or has nothing to do. */
-static void tick_engine(struct server *server, uint64_t now_us) {
+static void tick_engine(struct server *server) {
     if (!server->live) return; /* the loading thread may still be writing */
     struct engine_gauges gauges;
     engine_gauges(server->engine, &gauges);
-    bool moved = gauges.steps != server->last_turn_seen;
-    if (moved || !generation_n_live(server)) server->last_turn_us = now_us;
-    server->last_turn_seen = gauges.steps;
     if (gauges.failed) server_engine_failed(server);
 }
 
@@ -259,7 +270,7 @@ static void on_tick(uv_timer_t *timer) {
     for (struct conn *conn = http_conns(server->http); conn; conn = conn->next)
         exchange_tick(conn, now_us, each_second);
     sink_tick(server->sink, now_us);
-    tick_engine(server, now_us);
+    tick_engine(server);
     http_drive(server->http);
     tick_phase(server, now_us);
 }
@@ -296,7 +307,8 @@ static int start(struct server *server, struct err *err) {
     if (options->trace && !(server->trace = fopen(options->trace, "we")))
         return err_set(err, ERR_IO, "--trace %s: %s", options->trace, strerror(errno));
     server->sink = sink_create(&server->loop);
-    if (!server->sink) return err_set(err, ERR_NOMEM, "out of memory");
+    server->metrics = metrics_create();
+    if (!server->sink || !server->metrics) return err_set(err, ERR_NOMEM, "out of memory");
     int rc = front_create(server, err);
     if (!rc) rc = keys_load(options, &server->keys, err);
     if (!rc) rc = http_create(server, err);
@@ -304,8 +316,8 @@ static int start(struct server *server, struct err *err) {
     if (!rc) rc = http_listen(server, &port, err);
     if (rc) return rc;
     bool is_ipv6 = strchr(options->host, ':') != NULL;
-    printf("listening on http://%s%s%s:%u\n", is_ipv6 ? "[" : "", options->host, is_ipv6 ? "]" : "",
-           port);
+    printf("listening on http%s://%s%s%s:%u\n", options->tls_cert ? "s" : "", is_ipv6 ? "[" : "",
+           options->host, is_ipv6 ? "]" : "", port);
     fflush(stdout);
     uv_signal_start(&server->sigterm, on_signal, SIGTERM);
     uv_signal_start(&server->sigint, on_signal, SIGINT);
@@ -341,6 +353,7 @@ static void end(struct server *server, bool has_loader) {
     front_destroy(server->front);
     keys_destroy(server->keys);
     generation_destroy_table(server);
+    metrics_destroy(server->metrics);
     engine_destroy(server->engine);
     model_destroy(server->model);
     if (server->trace) fclose(server->trace);
@@ -352,9 +365,12 @@ int server_run(const struct options *options) {
     if (!server) return 1;
     server->options = options;
     signal(SIGPIPE, SIG_IGN);
+    /* In a container all orphans fall to process 1, which must not keep them as zombies. */
+    if (getpid() == 1) signal(SIGCHLD, SIG_IGN);
     int rc = start(server, &err);
     if (rc) {
-        server->exit_code = cmd_fail(&err);
+        log_event(LOG_ERROR, "start_failed", log_str("error", err.msg));
+        server->exit_code = 1;
     } else {
         uv_run(&server->loop, UV_RUN_DEFAULT);
         log_event(LOG_INFO, "stopped", log_int("exit", server->exit_code));

@@ -201,6 +201,47 @@ static void assert_same_result(const struct result *got, const struct result *wa
                  got->finish, (int)want->text_len, want->text, want->n_tokens, want->finish);
 }
 
+static uint64_t count_of(const struct histogram *h) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i <= h->n_bounds; i++)
+        n += h->counts[i];
+    return n;
+}
+
+/* What the engine counted is what its texts say of themselves, cut blocks and preemptions or not. */
+static void check_counters(const struct engine_gauges *gauges, const struct result *got,
+                           uint32_t n) {
+    uint64_t n_prompt = 0, n_output = 0, n_first = 0, n_accepted = 0, n_rejected = 0, n_passes = 0;
+    bool cancelled = false;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct seq_stats *stats = &got[i].stats;
+        n_prompt += stats->n_prompt;
+        n_output += stats->n_output;
+        n_first += stats->n_output > 0;
+        n_accepted += stats->n_accepted;
+        n_rejected += stats->n_rejected;
+        n_passes += stats->verify_passes;
+        cancelled = cancelled || got[i].finish == FINISH_CANCELLED;
+    }
+    assert_true(gauges->prompt_tokens == n_prompt ||
+                (cancelled && gauges->prompt_tokens < n_prompt));
+    assert_int_equal(gauges->generated_tokens, n_output);
+    assert_int_equal(gauges->accepted_tokens, n_accepted);
+    assert_true(gauges->proposed_tokens >= n_accepted + n_rejected);
+    assert_true(gauges->accepted_length.sum == (double)(n_output - n_first));
+    assert_int_equal(count_of(&gauges->accepted_length), n_passes);
+    assert_int_equal(count_of(&gauges->inter_token_seconds), n_output - n_first);
+    uint64_t by_position = 0, by_kind = 0;
+    for (uint32_t i = 0; i < gauges->n_draft_positions; i++)
+        by_position += gauges->accepted_position[i];
+    for (int kind = 0; kind < FORWARD_KINDS; kind++)
+        by_kind += gauges->forwards[kind];
+    assert_int_equal(by_position, n_accepted);
+    assert_int_equal(by_kind, gauges->draft_forwards + gauges->main_forwards);
+    assert_int_equal(gauges->forwards[FORWARD_DRAFT], gauges->draft_forwards);
+    assert_int_equal(gauges->batch_sequences, 0);
+}
+
 /* One scenario in random company; returns how many requests were preempted. */
 static uint32_t run_scenario(uint64_t seed) {
     struct rng rng;
@@ -261,9 +302,12 @@ static uint32_t run_scenario(uint64_t seed) {
         }
     }
     struct engine_gauges gauges;
+    assert_int_equal(engine_step(engine, t * 1000), 0); /* a turn without work empties the batch */
     engine_gauges(engine, &gauges);
     assert_int_equal(gauges.pages_used, 0);
     assert_int_equal(gauges.running + gauges.waiting, 0);
+    check_counters(&gauges, got, n);
+    assert_int_equal(gauges.preemptions, n_preempted);
     engine_destroy(engine);
     model_destroy(model);
     return n_preempted;
@@ -381,6 +425,38 @@ static void decode_goes_on_while_a_long_prompt_prefills(void **state) {
     model_destroy(model);
 }
 
+static void prefill_goes_on_under_a_full_batch_of_decodes(void **state) {
+    (void)state;
+    enum { N = 9 }; /* eight texts fill the eight rows of a step; the ninth comes last */
+    struct model *model = make_model(13, DRAFTER_PERFECT, 0);
+    for (int32_t drafts = 0; drafts <= 4; drafts += 4) {
+        struct engine *engine = make_engine(model, 128, drafts, 0, N, 8);
+        int32_t prompt[30] = {0};
+        struct result results[N];
+        memset(results, 0, sizeof results);
+        for (uint64_t i = 0; i < N; i++) {
+            struct request request = {.id = i, .max_tokens = 40, .n_prompt = i == N - 1 ? 30 : 1};
+            request.prompt = prompt;
+            sampling_defaults(&request.sampling);
+            request.sampling.temperature = 0;
+            request.sampling.ignore_eos = true;
+            struct err err;
+            static struct request requests[N];
+            requests[i] = request;
+            assert_int_equal(engine_submit(engine, &requests[i], &err), OK);
+        }
+        while (!results[N - 1].n_tokens && engine_step(engine, 0) > 0)
+            drain(engine, results);
+        for (int i = 0; i < N - 1; i++)
+            assert_false(results[i].ended);
+        while (engine_step(engine, 0) > 0)
+            drain(engine, results);
+        drain(engine, results);
+        engine_destroy(engine);
+    }
+    model_destroy(model);
+}
+
 static void full_queue_refuses_and_takes_again(void **state) {
     (void)state;
     struct model *model = make_model(3, DRAFTER_PERFECT, 0);
@@ -447,6 +523,7 @@ int main(void) {
         cmocka_unit_test(useless_drafts_cost_passes_and_no_text),
         cmocka_unit_test(last_cycle_is_cut_to_the_token_limit),
         cmocka_unit_test(decode_goes_on_while_a_long_prompt_prefills),
+        cmocka_unit_test(prefill_goes_on_under_a_full_batch_of_decodes),
         cmocka_unit_test(full_queue_refuses_and_takes_again),
         cmocka_unit_test(prompt_that_can_never_fit_is_refused),
     };
