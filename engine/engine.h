@@ -24,7 +24,7 @@ struct model_options {
     const char *name;        /* served name; NULL: directory's or file's base name */
     const char *dtype;       /* "auto", "f32", "bf16", "f16", "q8_0", "q4_0" */
     const char *cpu_table;   /* "auto", "ref", "avx2", "avx512" */
-    const char *activations; /* "auto", "int8", "f32": with 8- and 4-bit weights; NULL is auto */
+    const char *activations; /* "auto" (f32), "f32", "int8": with 8- and 4-bit weights; or NULL */
     uint32_t n_threads;      /* 0: cores this process may use (affinity, cpu.max) */
     uint32_t window;         /* 0, or give a model without Orthros streams this window */
     bool progress_bar;       /* draw on stderr when it is a terminal */
@@ -53,8 +53,7 @@ struct model_info {
     const char *chat_template_error; /* why the template in the file cannot be used, or NULL */
     bool adds_bos;                   /* the tokenizer adds a start token by itself */
     uint64_t weight_bytes;
-    uint64_t
-        fingerprint; /* over weights (headers, sizes, samples), dtypes, window, table, activations */
+    uint64_t fingerprint; /* weights (headers, sizes, samples), dtypes, window, table, activations */
 };
 
 /* Load a checkpoint. Implemented by engine/model.c; the scripted test binary links its own. */

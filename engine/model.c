@@ -269,10 +269,8 @@ static int set_fingerprint(struct model *m, struct checkpoint *ck,
 }
 
 static int parse_activations(const char *name, bool *int8, struct err *err) {
-    *int8 = false;
-    if (!name || strcmp(name, "auto") == 0 || strcmp(name, "f32") == 0) return OK;
-    *int8 = strcmp(name, "int8") == 0;
-    if (*int8) return OK;
+    *int8 = name && strcmp(name, "int8") == 0;
+    if (!name || *int8 || strcmp(name, "auto") == 0 || strcmp(name, "f32") == 0) return OK;
     return err_set(err, ERR_INVALID, "activations: \"%.60s\", allowed are auto, int8, f32", name);
 }
 

@@ -24,7 +24,7 @@ const struct option options_table[] = {
     {"--cpu-table", {0}, LOADS, KIND_CHOICE, AT(cpu_table), "auto", 0, 0, "auto|ref|avx2|avx512",
      "kernels of the CPU backend; auto = the fastest this machine has", 0},
     {"--activations", {0}, LOADS, KIND_CHOICE, AT(activations), "auto", 0, 0, "auto|int8|f32",
-     "format in which rows meet 8- and 4-bit weights; auto = AUTO", 0},
+     "format in which rows meet 8- and 4-bit weights; auto = f32", 0},
     {"--window", {0}, LOADS | COMMAND_INSPECT, KIND_COUNT, AT(window), "0", 0, 1 << 24, NULL,
      "run a plain model with Orthros streams of this window; 0 = as the model says", 0},
     {"--kv-dtype", {0}, LOADS, KIND_CHOICE, AT(kv_dtype), "auto", 0, 0, "auto|f32|bf16",
