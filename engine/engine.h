@@ -53,7 +53,8 @@ struct model_info {
     const char *chat_template_error; /* why the template in the file cannot be used, or NULL */
     bool adds_bos;                   /* the tokenizer adds a start token by itself */
     uint64_t weight_bytes;
-    uint64_t fingerprint; /* weights (headers, sizes, samples), dtypes, window, table, activations */
+    uint64_t
+        fingerprint; /* weights (headers, sizes, samples), dtypes, window, table, activations */
 };
 
 /* Load a checkpoint. Implemented by engine/model.c; the scripted test binary links its own. */
