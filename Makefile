@@ -9,7 +9,7 @@ B := build/$(CONFIG)
 ifeq ($(origin CC),default)
 CC := $(if $(filter fuzz,$(CONFIG)),clang,gcc)
 endif
-PKGS := libmicrohttpd libuv jansson libpcre2-8 libutf8proc
+PKGS := libmicrohttpd gnutls libuv jansson libpcre2-8 libutf8proc
 
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wundef -Wstrict-prototypes -Wmissing-prototypes \
         -Wpointer-arith -Wwrite-strings -Wformat=2

@@ -4,7 +4,7 @@
 # Says what it will install; uses sudo where not root. On a system without dpkg it only names what is needed.
 set -euo pipefail
 
-build="gcc libc6-dev make pkg-config libmicrohttpd-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev"
+build="gcc libc6-dev make pkg-config libmicrohttpd-dev libgnutls28-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev"
 python="python3 python3-venv ca-certificates"
 packages=""
 for group in "$@"; do
