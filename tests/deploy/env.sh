@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034
 # Sourced by the scripts here: buildah with a store of its own in build/deploy, no daemon, no
 # registry, no kernel feature beyond chroot. `make clean` takes all of it away.
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

@@ -16,13 +16,9 @@ import time
 
 import container
 import framing
+import framing_cases
 import geryon
 import pytest
-
-try:
-    import framing_cases
-except ImportError:
-    framing_cases = None
 
 HERE = pathlib.Path(__file__).parent
 QUIET_S = 1.0  # after an answer, how long a second one may take to show up
@@ -210,7 +206,7 @@ def test_nothing_is_smuggled(box, proxy, port, name, data):
 
 
 # Here nginx may well find an honest second request after the row; then both must count two.
-@pytest.mark.parametrize("case", framing_cases.CASES if framing_cases else [],
+@pytest.mark.parametrize("case", framing_cases.CASES,
                          ids=lambda case: case.name)
 def test_the_servers_own_table_smuggles_nothing(box, proxy, port, case):
     codes, ahead, reached = both_sides(box, proxy, port, case.bytes)
