@@ -37,7 +37,7 @@ FUZZ := $(wildcard tests/fuzz/fuzz_*.c)
 obj = $(patsubst %.c,$(B)/%.o,$(1))
 
 # The product's objects, without the loader's entry points, which the scripted model replaces.
-LOADER := engine/model.c engine/inspect.c
+LOADER := engine/model.c engine/inspect.c engine/synthetic.c
 CORE := $(filter-out $(LOADER),$(KERNELS) $(ENGINE) $(PROTO))
 
 # ---- the product --------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ struct model {
     char chat_template_error[256];       /* why the template could not be used, or "" */
     int32_t eos_ids[32];
     char *name, *path;
+    struct model_costs costs;
 };
 
 #endif
