@@ -164,17 +164,26 @@ check: ## test with -Werror, lint, format, the suite under ASan and UBSan, 30 s 
 	@$(SUBMAKE) fuzz FUZZ_SECONDS=30
 	@echo "make check: later parts add ThreadSanitizer, the simulation, other clients and deployment"
 
+# ---- benchmarks ---------------------------------------------------------------------------------
+
+.PHONY: bench
+bench: ## build/bench/: speed offline and over HTTP; LLAMACPP_DIR=PATH beside llama.cpp; MODEL=PATH BENCHFLAGS=..
+	@tests/tools/deps.sh run
+	@$(SUBMAKE) -j2 all
+	@$(if $(MODEL),,models/get-smollm2.sh)
+	@python3 tests/bench/bench.py --model "$(or $(MODEL),models/SmolLM2-135M-Instruct.Q4_1.gguf)" \
+	    $(if $(LLAMACPP_DIR),--llamacpp "$(LLAMACPP_DIR)") $(BENCHFLAGS)
+
 # ---- what later parts bring ---------------------------------------------------------------------
 
-.PHONY: cuda check-gpu gpusim sim bench image test-clients test-deploy
+.PHONY: cuda check-gpu gpusim sim image test-clients test-deploy
 cuda check-gpu: WAITS := the CUDA backend (kernels/cuda)
 gpusim: WAITS := the CUDA backend and its simulator (tests/gpusim)
 sim: WAITS := the deterministic simulation (build/geryon-sim)
-bench: WAITS := geryon bench and the benches over HTTP (tests/bench)
 image: WAITS := the container files (docker)
 test-clients: WAITS := the suite of other clients and load generators
 test-deploy: WAITS := the container image and its manifests (docker)
-cuda check-gpu gpusim sim bench image test-clients test-deploy:
+cuda check-gpu gpusim sim image test-clients test-deploy:
 	@echo "make $@: not in this version, waits for $(WAITS)" && exit 1
 
 .PHONY: clean help
@@ -183,6 +192,6 @@ clean: ## remove build/
 help: ## this list
 	@echo "make TARGET [CONFIG=release|debug|asan|tsan] [WERROR=1] [V=1]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
-	@echo "  later parts:  cuda check-gpu gpusim sim bench image test-clients test-deploy"
+	@echo "  later parts:  cuda check-gpu gpusim sim image test-clients test-deploy"
 
 -include $(shell find build -name '*.d' 2>/dev/null)

@@ -113,7 +113,7 @@ static void a_made_model_knows_its_costs_and_repeats_itself(void **state) {
     struct err err = {0};
     int32_t ids[] = {0, 27, 49151};
     assert_int_equal(model_detokenize(a, ids, 3, false, &text, &len, &err), OK);
-    assert_string_equal(text, " aaaa aabb cutn");
+    assert_string_equal(text, " aaaa aabb cusl");
     free(text);
     model_destroy(a);
     model_destroy(b);
