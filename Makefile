@@ -140,9 +140,9 @@ format-check:
 	@$(FORMATTED) | xargs clang-format --dry-run -Werror
 
 # libFuzzer targets: build/fuzz/fuzz_NAME tests/fuzz/corpus/NAME
-build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o $(call obj,$(CORE) $(LOADER) $(filter-out server/main.c,$(SERVER)))
+build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o $(call obj,$(LOADER)) $(TESTLIB)
 	@echo "  LINK $@"
-	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer -rdynamic -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer -rdynamic -o $@ $^ $(LDLIBS) -lcmocka
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(FUZZ))
 .PHONY: fuzzers
 fuzzers: $(FUZZERS)

@@ -52,8 +52,9 @@ static bool repeat(struct interp *in, struct val v, int64_t n, struct val *out) 
     if (!len) n = 0;
     if (v.kind == VAL_STR) {
         struct buf buf;
+        if (!chat_charge(in, (uint64_t)n / 8)) return false;
         chat_buf_init(in, &buf);
-        while (n-- > 0 && chat_charge(in, 1) && chat_buf_str(&buf, v.s))
+        while (n-- > 0 && chat_buf_str(&buf, v.s))
             continue;
         if (!chat_buf_finish(&buf, out)) return false;
         out->marked = v.marked;

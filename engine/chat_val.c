@@ -145,6 +145,7 @@ static int compare_strings(const struct str *a, const struct str *b) {
 
 static bool equal_lists(struct interp *in, const struct list *a, const struct list *b, bool *out) {
     *out = a->n == b->n;
+    if (*out && !chat_charge(in, a->n)) return false;
     for (uint32_t i = 0; *out && i < a->n; i++)
         if (!chat_equal(in, a->items[i], b->items[i], out)) return false;
     return true;
@@ -204,7 +205,7 @@ bool chat_equal(struct interp *in, struct val a, struct val b, bool *out) {
 static bool compare_lists(struct interp *in, const struct list *a, const struct list *b, int *out) {
     for (uint32_t i = 0; i < a->n && i < b->n; i++) {
         bool same;
-        if (!chat_equal(in, a->items[i], b->items[i], &same)) return false;
+        if (!chat_charge(in, 1) || !chat_equal(in, a->items[i], b->items[i], &same)) return false;
         if (!same) return chat_compare(in, a->items[i], b->items[i], out);
     }
     *out = a->n < b->n ? -1 : a->n > b->n;
@@ -313,7 +314,7 @@ bool chat_dict_find(struct interp *in, const struct dict *dict, struct val key, 
 bool chat_hashable(struct interp *in, struct val v) {
     if (v.kind == VAL_TUPLE) {
         if (!chat_deeper(in)) return false;
-        bool ok = true;
+        bool ok = chat_charge(in, v.list->n);
         for (uint32_t i = 0; ok && i < v.list->n; i++)
             ok = chat_hashable(in, v.list->items[i]);
         chat_shallower(in);
@@ -390,8 +391,7 @@ bool chat_iter_next(struct interp *in, struct iter *it, struct val *out, bool *m
         size_t n = chat_utf8_next(src.s->text, src.s->len, it->pos, &cp);
         const struct str *s = chat_str_slice(in, src.s, it->pos, it->pos + n);
         if (!s) return false;
-        *out = val_str(s);
-        out->marked = src.marked;
+        *out = val_str(s); /* characters of marked text are plain, as Python's are */
         it->pos += (uint32_t)n;
         *more = true;
         return true;

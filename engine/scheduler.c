@@ -363,6 +363,7 @@ void scheduler_check(const struct scheduler *s) {
         ASSERT(seq->state == SEQ_PREFILL || seq->state == SEQ_DECODE);
         ASSERT(seq->state != SEQ_DECODE || seq->n_kv + 1 == seq->n_tokens);
         ASSERT(seq->n_kv <= seq->n_pages * PAGE_TOKENS);
+        ASSERT(seq->n_pages <= div_ceil(seq->n_tokens, PAGE_TOKENS)); /* drafts' pages are back */
         page_pool_check_count(s->pool, seq->pages, seq->n_pages);
     }
     for (const struct sequence *seq = s->first; seq; seq = seq->next) {

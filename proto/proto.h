@@ -25,11 +25,11 @@ void buf_json(struct buf *buf, const char *text, size_t len);
 
 /* One error answer. type and code are the API's stable strings. */
 struct api_error {
-    int status;           /* HTTP */
-    const char *type;     /* static */
-    const char *code;     /* static */
-    char param[128];      /* "" = null */
-    char message[512];    /* never prompt text; offending values cut at 200 bytes */
+    int status;        /* HTTP */
+    const char *type;  /* static */
+    const char *code;  /* static */
+    char param[128];   /* "" = null */
+    char message[512]; /* never prompt text; offending values cut at 200 bytes */
 };
 
 enum api_code {
@@ -58,8 +58,8 @@ enum api_code {
     API_SHUTTING_DOWN,
     API_ENGINE_FAILED,
     API_TOO_MANY_CONNECTIONS,
-    API_QUEUE_TIMEOUT,     /* 504 */
-    API_DEADLINE,          /* 504, code "request_timeout" */
+    API_QUEUE_TIMEOUT, /* 504 */
+    API_DEADLINE,      /* 504, code "request_timeout" */
     API_CODE_COUNT
 };
 
@@ -76,9 +76,9 @@ enum route_kind { ROUTE_COMPLETION, ROUTE_CHAT };
 /* What validation needs to know of the server. */
 struct proto_limits {
     uint32_t vocab_size;
-    uint32_t max_prompts;           /* 128: prompts x n */
-    bool tokenizer_adds_bos;        /* "" is a valid prompt only then */
-    bool strict_params;             /* unknown fields: 400 instead of ignored */
+    uint32_t max_prompts;    /* 128: prompts x n */
+    bool tokenizer_adds_bos; /* "" is a valid prompt only then */
+    bool strict_params;      /* unknown fields: 400 instead of ignored */
     bool has_chat_template;
     const char *const *model_names; /* served names; the first is the default */
     size_t n_model_names;
@@ -130,7 +130,7 @@ int proto_parse_json(const char *text, size_t len, struct arena *arena, struct v
 /* What every chunk and answer of a request repeats. Strings are borrowed for each call. */
 struct answer_head {
     enum route_kind kind;
-    const char *id;      /* "cmpl-..." / "chatcmpl-..." */
+    const char *id; /* "cmpl-..." / "chatcmpl-..." */
     int64_t created;
     const char *model;
     const char *fingerprint; /* "fp_..." */
@@ -162,7 +162,7 @@ struct answer_choice {
     const char *finish_reason; /* "stop", "length" */
     const char *stop_text;     /* matched stop string, or NULL */
     size_t stop_len;
-    int32_t stop_id;           /* matched stop token when stop_text is NULL, or -1 */
+    int32_t stop_id; /* matched stop token when stop_text is NULL, or -1 */
 };
 
 /* The whole JSON answer; timings may be NULL. */
@@ -172,8 +172,7 @@ void proto_answer(struct buf *out, const struct answer_head *head,
 
 /* SSE events, each "data: " + one line + blank line. `usage` non-NULL: continuous_usage_stats. */
 void proto_chunk_role(struct buf *out, const struct answer_head *head, uint32_t index,
-                      const int32_t *prompt_ids, uint32_t n_prompt_ids,
-                      const struct usage *usage);
+                      const int32_t *prompt_ids, uint32_t n_prompt_ids, const struct usage *usage);
 void proto_chunk_text(struct buf *out, const struct answer_head *head, uint32_t index,
                       const char *text, size_t len, const int32_t *ids, uint32_t n_ids,
                       const int32_t *prompt_ids, uint32_t n_prompt_ids, const struct usage *usage);

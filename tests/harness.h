@@ -34,13 +34,13 @@ void assert_same_bits(const float *a, const float *b, size_t n, const char *what
 extern jmp_buf harness_assert_jump;
 void harness_expect_assert(void);
 bool harness_end_assert(void);
-#define assert_trips(statement)                                                                    \
-    do {                                                                                           \
-        harness_expect_assert();                                                                   \
-        if (!setjmp(harness_assert_jump)) {                                                        \
-            statement;                                                                             \
-        }                                                                                          \
-        assert_true(harness_end_assert());                                                         \
+#define assert_trips(statement)             \
+    do {                                    \
+        harness_expect_assert();            \
+        if (!setjmp(harness_assert_jump)) { \
+            statement;                      \
+        }                                   \
+        assert_true(harness_end_assert());  \
     } while (0)
 
 /* n bytes copied so that the byte after them lies in an unreadable page; guard_free. */

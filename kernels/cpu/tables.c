@@ -1,5 +1,8 @@
 /* tables.c: the CPU tables, and the choice among them. */
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "kernels/cpu/cpu.h"
 
@@ -30,11 +33,17 @@ static int open_avx2(const struct model_shape *shape, uint32_t n_threads, struct
     return cpu_open(&cpu_ops_avx2, shape, n_threads, out, err);
 }
 
+/* By CPUID itself: clang 14's __builtin_cpu_supports does not know the word f16c. That the system
+ * saves the wide registers is part of what "avx2" answers. */
+static bool has_f16c(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 const struct kernels *kernels_avx2(void) {
     static const struct kernels table = CPU_TABLE("avx2", open_avx2);
     __builtin_cpu_init();
-    bool supported = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                     __builtin_cpu_supports("f16c");
+    bool supported = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     return supported ? &table : NULL;
 }
 #else

@@ -381,6 +381,38 @@ static void decode_goes_on_while_a_long_prompt_prefills(void **state) {
     model_destroy(model);
 }
 
+static void prefill_goes_on_under_a_full_batch_of_decodes(void **state) {
+    (void)state;
+    enum { N = 9 }; /* eight texts fill the eight rows of a step; the ninth comes last */
+    struct model *model = make_model(13, DRAFTER_PERFECT, 0);
+    for (int32_t drafts = 0; drafts <= 4; drafts += 4) {
+        struct engine *engine = make_engine(model, 128, drafts, 0, N, 8);
+        int32_t prompt[30] = {0};
+        struct result results[N];
+        memset(results, 0, sizeof results);
+        for (uint64_t i = 0; i < N; i++) {
+            struct request request = {.id = i, .max_tokens = 40, .n_prompt = i == N - 1 ? 30 : 1};
+            request.prompt = prompt;
+            sampling_defaults(&request.sampling);
+            request.sampling.temperature = 0;
+            request.sampling.ignore_eos = true;
+            struct err err;
+            static struct request requests[N];
+            requests[i] = request;
+            assert_int_equal(engine_submit(engine, &requests[i], &err), OK);
+        }
+        while (!results[N - 1].n_tokens && engine_step(engine, 0) > 0)
+            drain(engine, results);
+        for (int i = 0; i < N - 1; i++)
+            assert_false(results[i].ended);
+        while (engine_step(engine, 0) > 0)
+            drain(engine, results);
+        drain(engine, results);
+        engine_destroy(engine);
+    }
+    model_destroy(model);
+}
+
 static void full_queue_refuses_and_takes_again(void **state) {
     (void)state;
     struct model *model = make_model(3, DRAFTER_PERFECT, 0);
@@ -447,6 +479,7 @@ int main(void) {
         cmocka_unit_test(useless_drafts_cost_passes_and_no_text),
         cmocka_unit_test(last_cycle_is_cut_to_the_token_limit),
         cmocka_unit_test(decode_goes_on_while_a_long_prompt_prefills),
+        cmocka_unit_test(prefill_goes_on_under_a_full_batch_of_decodes),
         cmocka_unit_test(full_queue_refuses_and_takes_again),
         cmocka_unit_test(prompt_that_can_never_fit_is_refused),
     };
