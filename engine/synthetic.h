@@ -10,7 +10,8 @@
 #include "engine/config.h"
 #include "engine/model.h"
 
-/* The configuration that spec names. ERR_INVALID naming the part that is wrong. config_fini. */
+/* The configuration that spec names. ERR_INVALID naming the part that is wrong; *out then needs no
+ * fini. */
 int synthetic_config(const char *spec, struct config *out, struct err *err);
 
 /* model_load for options->synthetic on a given table. dtype auto = bf16, as such checkpoints have.

@@ -2,9 +2,10 @@
 
 import json
 import subprocess
+import sys
 
 import pytest
-from geryon import BIN, GOLDEN, SLOW, run_cli
+from geryon import BIN, GOLDEN, ROOT, SLOW, run_cli
 
 PLAIN = GOLDEN / "qwen3-single-standard-none"
 STREAMS = GOLDEN / "llama-orthros-standard-none"
@@ -90,6 +91,24 @@ def test_another_window_is_marked():
     assert full["model"]["window"] > own["model"]["window"]
 
 
+def test_the_two_phases_do_not_mix(tmp_path):
+    """However early a prompt is done, its text goes on only when all prompts are."""
+    trace = tmp_path / "trace.json"
+    bench("--model", PLAIN, "--prompt-tokens", 100, "--gen-tokens", 9, "--batch", 3, "--reps", 1,
+          "--prefill-chunk", 16, "--trace", trace)
+    steps = [json.loads(line)["rows"] for line in trace.read_text().splitlines()]
+    assert sum(rows["prefill"] for rows in steps) >= 300
+    assert all(rows["prefill"] in (0, rows["base"]) for rows in steps)
+
+
+def test_the_plain_table_has_peaks_too():
+    report = bench("--model", PLAIN, "--cpu-table", "ref", "--threads", 1, "--prompt-tokens", 5,
+                   "--gen-tokens", 2, "--batch", 1, "--reps", 1)
+    assert report["engine"]["kernel_table"] == "ref" and report["engine"]["threads"] == 1
+    assert report["machine"]["multiply_add_flops_per_second"] > 1e8
+    assert report["machine"]["read_bytes_per_second"] > 1e8
+
+
 def test_a_case_that_does_not_fit_is_skipped_with_its_reason():
     report = bench("--model", PLAIN, "--prompt-tokens", "64", "--gen-tokens", 16, "--batch",
                    "1,32", "--reps", 1, "--kv-memory", "256K")
@@ -147,3 +166,40 @@ def test_faults_are_named(status, args, named):
                           timeout=60 * SLOW)
     assert done.returncode == status, done.stderr
     assert named in done.stderr.decode() and done.stdout == b""
+
+
+# ---- what `make bench` runs -----------------------------------------------------------------------
+
+def run_script(name, *args):
+    return subprocess.run([sys.executable, ROOT / "tests/bench" / name, *map(str, args)], check=False,
+                          capture_output=True, text=True, timeout=80 * SLOW)
+
+
+def test_http_load_counts_every_token(serve):
+    server = serve(PLAIN)
+    done = run_script("http_load.py", f"http://127.0.0.1:{server.port}", "--streams", 3, "--requests",
+                      7, "--prompt", 4, "--gen", 11)
+    report = json.loads(done.stdout)
+    assert report["requests"] == 7 and report["output_tokens"] == 77
+    assert report["time_to_first_token_ms"]["p50"] > 0
+    refused = run_script("http_load.py", f"http://127.0.0.1:{server.port}", "--requests", 1, "--gen", 0)
+    assert refused.returncode == 1 and "max_tokens" in refused.stderr and not refused.stdout
+
+
+def test_the_report_puts_a_peer_beside(tmp_path):
+    peer = tmp_path / "bin/llama-bench"
+    peer.parent.mkdir()
+    peer.write_text('#!/bin/sh\necho \'[{"avg_ts": 0.5}]\'\n')
+    peer.chmod(0o755)
+    done = run_script("bench.py", "--geryon", BIN, "--model", PLAIN, "--llamacpp", tmp_path, "--out",
+                      tmp_path / "out", "--rounds", 2, "--prompt", 20, "--gen", 4, "--batch", "1,2",
+                      "--streams", 1, 2, "--requests", 1, "--http-prompt", 4, "--http-gen", 5)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out/bench.md").read_text() == done.stdout
+    report = json.loads((tmp_path / "out/bench.json").read_text())
+    rows = {row["name"]: row for row in report["rows"]}
+    assert len(rows["prefill 20"]["geryon"]) == len(rows["prefill 20"]["llamacpp"]) == 2
+    assert rows["decode at 20"]["ratio"] == pytest.approx(rows["decode at 20"]["geryon_median"] / 0.5)
+    assert "llamacpp" not in rows["HTTP, 2 streams: tokens/s"]  # that peer has no server
+    assert [case["batch"] for case in report["offline"]] == [1, 2]
+    assert run_script("bench.py", "--model", PLAIN, "--llamacpp", tmp_path / "out").returncode == 1

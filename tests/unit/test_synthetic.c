@@ -76,7 +76,6 @@ static void bad_specs_are_refused_by_name(void **state) {
         struct err err = {0};
         assert_int_equal(synthetic_config(bad[i][0], &config, &err), ERR_INVALID);
         if (!strstr(err.msg, bad[i][1])) fail_msg("\"%s\": %s", bad[i][0], err.msg);
-        config_fini(&config);
     }
     char longest[300];
     memset(longest, 'q', sizeof longest - 1);
