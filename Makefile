@@ -58,6 +58,9 @@ $(B)/geryon-scripted: $(call obj,$(CORE) $(SCRIPTED) $(SERVER))
 
 # Instruction sets are chosen at start, so only the files that hold them get their flags.
 %_avx2.o: EXTRA := -mavx2 -mfma -mf16c
+AVX512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
+%_avx512.o: EXTRA := $(AVX512)
+%_avx512_vnni.o: EXTRA := $(AVX512) -mavx512vnni
 $(B)/server/%.o: EXTRA := -DGERYON_COMMIT='"$(COMMIT)"'
 
 $(B)/%.o: %.c Makefile | packages

@@ -1,12 +1,15 @@
 /* cpu_count.c: see cpu_count.h. */
 #include "engine/cpu_count.h"
 
+#include <inttypes.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "engine/cgroup.h"
 
 uint32_t cpu_count_quota(const char *cpu_max) {
     unsigned long long quota, period;
@@ -15,7 +18,9 @@ uint32_t cpu_count_quota(const char *cpu_max) {
     return n > 1u << 20 ? 0 : (uint32_t)n;
 }
 
-static bool read_line(const char *path, char *out, size_t cap) {
+static bool read_line(const char *dir, const char *name, char *out, size_t cap) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
     FILE *f = fopen(path, "re");
     if (!f) return false;
     bool good = fgets(out, (int)cap, f) != NULL;
@@ -23,39 +28,25 @@ static bool read_line(const char *path, char *out, size_t cap) {
     return good;
 }
 
-/* cgroup v2: the quota of our group and of every group above it counts. */
-static uint32_t quota_v2(void) {
-    char line[3200], path[4096], text[64];
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f) return 0;
-    char *group = NULL;
-    while (!group && fgets(line, sizeof line, f))
-        if (strncmp(line, "0::", 3) == 0) group = line + 3;
-    fclose(f);
-    if (!group) return 0;
-    group[strcspn(group, "\n")] = 0;
-    uint32_t least = 0;
-    for (;;) {
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", strcmp(group, "/") ? group : "");
-        uint32_t n = read_line(path, text, sizeof text) ? cpu_count_quota(text) : 0;
-        if (n && (!least || n < least)) least = n;
-        char *slash = strrchr(group, '/');
-        if (!slash || !*group) break;
-        *slash = 0;
+/* The least of all groups' quotas into *arg. */
+static void take_quota(void *arg, const char *dir, bool is_v2) {
+    uint32_t *least = arg, n = 0;
+    char text[128];
+    uint64_t quota, period;
+    if (is_v2) {
+        n = read_line(dir, "cpu.max", text, sizeof text) ? cpu_count_quota(text) : 0;
+    } else if (cgroup_read(dir, "cpu.cfs_quota_us", &quota) && /* -1: none */
+               cgroup_read(dir, "cpu.cfs_period_us", &period)) {
+        snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64, quota, period);
+        n = cpu_count_quota(text);
     }
-    return least;
+    if (n && (!*least || n < *least)) *least = n;
 }
 
-/* cgroup v1, as mounted inside a container. */
-static uint32_t quota_v1(void) {
-    char quota[32], period[32], both[80];
-    if (!read_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", quota, sizeof quota) ||
-        !read_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us", period, sizeof period) ||
-        quota[0] == '-')
-        return 0;
-    quota[strcspn(quota, "\n")] = 0;
-    snprintf(both, sizeof both, "%s %s", quota, period);
-    return cpu_count_quota(both);
+uint32_t cpu_count_quota_in(const char *root) {
+    uint32_t least = 0;
+    cgroup_walk(root, "cpu", take_quota, &least);
+    return least;
 }
 
 /* The mask of a machine with more processors than cpu_set_t holds needs a larger set. */
@@ -74,7 +65,6 @@ static uint32_t affinity(void) {
 }
 
 uint32_t cpu_count(void) {
-    uint32_t n = affinity(), quota = quota_v2();
-    if (!quota) quota = quota_v1();
+    uint32_t n = affinity(), quota = cpu_count_quota_in("");
     return quota && quota < n ? quota : n;
 }

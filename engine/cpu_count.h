@@ -4,8 +4,11 @@
 
 #include <stdint.h>
 
-/* The lesser of the affinity mask and the cgroup's processor quota (rounded up); at least 1. */
+/* The lesser of the affinity mask and the control groups' processor quota (rounded up); at least 1. */
 uint32_t cpu_count(void);
+
+/* The quota alone, of the tree below root ("" for this machine; cgroup.h); 0 = none. */
+uint32_t cpu_count_quota_in(const char *root);
 
 /* The quota that a "cpu.max" text stands for ("200000 100000": 2), 0 when there is none ("max") or
  * the text is not understood. */

@@ -73,7 +73,8 @@ static int resolve_pages(struct engine *engine, struct err *err) {
     size_t page_bytes = kernels->page_bytes(device, engine->limits.kv_dtype);
     uint64_t wanted = div_ceil(max_len, PAGE_TOKENS) * config->max_num_seqs, n_pages = wanted;
     uint64_t room = config->kv_bytes;
-    if (!room) room = memory_available() / 4;
+    uint64_t available = room ? 0 : memory_available();
+    if (available) room = div_ceil(available, 4);
     if (room && n_pages > room / page_bytes) n_pages = room / page_bytes;
     if (config->kv_bytes && config->kv_bytes / page_bytes > wanted) n_pages = wanted;
     if (n_pages > UINT32_MAX / 2) n_pages = UINT32_MAX / 2;
@@ -250,6 +251,7 @@ int engine_submit(struct engine *engine, struct request *request, struct err *er
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     seq->stats.submitted_us = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+    atomic_fetch_add_explicit(&engine->counters.submitted, 1, memory_order_relaxed);
     push_command(engine, &(struct command){.kind = COMMAND_SUBMIT, .seq = seq});
     return OK;
 }
@@ -310,23 +312,32 @@ bool engine_next_event(struct engine *engine, struct event *out) {
 }
 
 void engine_gauges(const struct engine *engine, struct engine_gauges *out) {
-    const struct counters *c = &engine->counters;
-    *out = (struct engine_gauges){
-        .running = c->running,
-        .waiting = c->waiting,
-        .pages_used = c->pages_used,
-        .pages_total = engine->info.n_pages,
-        .failed = c->failed,
-        .last_step_us = c->last_step_us,
-        .steps = c->steps,
-        .draft_forwards = c->draft_forwards,
-        .main_forwards = c->main_forwards,
-        .prompt_tokens = c->prompt_tokens,
-        .generated_tokens = c->generated_tokens,
-        .proposed_tokens = c->proposed_tokens,
-        .accepted_tokens = c->accepted_tokens,
-        .preemptions = c->preemptions,
-    };
+    counters_read(engine ? &engine->counters : NULL, out);
+    if (!engine) return;
+    out->pages_total = engine->info.n_pages;
+    out->n_draft_positions = engine->info.draft_block ? engine->info.draft_block - 1 : 0;
+}
+
+uint32_t engine_slots(const struct engine *engine, struct engine_slot *out, uint32_t cap) {
+    uint32_t n = engine->n_live < cap ? engine->n_live : cap;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct sequence *seq = engine->live[i];
+        out[i] = (struct engine_slot){
+            .id = seq->request->id,
+            .state = (enum slot_state)seq->shown.state,
+            .n_prompt = seq->n_prompt,
+            .n_output = seq->shown.n_output,
+            .n_pages = seq->shown.n_pages,
+            .n_passes = seq->shown.n_passes,
+            .n_accepted = seq->shown.n_accepted,
+            .submitted_us = seq->stats.submitted_us, /* set before the engine had it */
+        };
+    }
+    return n;
+}
+
+uint64_t engine_memory_free(void) {
+    return memory_available();
 }
 
 uint32_t engine_cycles(const struct engine *engine, const struct cycle **out) {

@@ -20,13 +20,14 @@ struct load_progress {
 };
 
 struct model_options {
-    const char *path;      /* checkpoint directory, .gguf file (scripted binary: script.json) */
-    const char *name;      /* served name; NULL: directory's or file's base name */
-    const char *dtype;     /* "auto", "f32", "bf16", "f16", "q8_0", "q4_0" */
-    const char *cpu_table; /* "auto", "ref", "avx2" */
-    uint32_t n_threads;    /* 0: cores this process may use (affinity, cpu.max) */
-    uint32_t window;       /* 0, or give a model without Orthros streams this window */
-    bool force_window;     /* bench: `window` replaces the model's own; 0 = all positions */
+    const char *path;        /* checkpoint directory, .gguf file (scripted binary: script.json) */
+    const char *name;        /* served name; NULL: directory's or file's base name */
+    const char *dtype;       /* "auto", "f32", "bf16", "f16", "q8_0", "q4_0" */
+    const char *cpu_table;   /* "auto", "ref", "avx2", "avx512" */
+    const char *activations; /* "auto", "int8", "f32": with 8- and 4-bit weights; NULL is auto */
+    uint32_t n_threads;      /* 0: cores this process may use (affinity, cpu.max) */
+    uint32_t window;         /* 0, or give a model without Orthros streams this window */
+    bool force_window;       /* bench: `window` replaces the model's own; 0 = all positions */
     const char *synthetic; /* instead of path: a shape with random weights (synthetic.h), or NULL */
     bool progress_bar;     /* draw on stderr when it is a terminal */
     struct load_progress *progress; /* may be NULL */
@@ -42,6 +43,7 @@ struct model_info {
     const char *architecture; /* "llama", "qwen2", "qwen3", "scripted" */
     const char *weight_dtype; /* of the matrices, "mixed" where several */
     const char *kernel_table;
+    const char *activations; /* "int8" where 8- or 4-bit weights meet them so, else "f32" */
     uint32_t vocab_size;     /* a token id is valid iff < vocab_size */
     uint32_t context_length; /* the model's own maximum */
     uint32_t block_size;     /* Orthrus rows per block, 0 = none */
@@ -49,10 +51,12 @@ struct model_info {
     const int32_t *eos_ids;
     uint32_t n_eos_ids;
     bool has_chat_template;
-    bool adds_bos; /* the tokenizer adds a start token by itself */
+    const char *chat_template; /* its source, or NULL */
+    bool adds_bos;             /* the tokenizer adds a start token by itself */
     uint64_t weight_bytes;
-    uint32_t n_threads;   /* of the CPU backend */
-    uint64_t fingerprint; /* over weights (headers, sizes, samples), dtypes, window, table */
+    uint32_t n_threads; /* of the CPU backend */
+    uint64_t
+        fingerprint; /* over weights (headers, sizes, samples), dtypes, window, table, activations */
 };
 
 /* Load a checkpoint. Implemented by engine/model.c; the scripted test binary links its own. */
@@ -182,16 +186,59 @@ int engine_start(struct engine *engine, void (*notify)(void *arg), void *arg, st
 /* Ends the thread after its current step; live sequences stay where they are. */
 void engine_stop(struct engine *engine);
 
-/* Snapshot for gauges, any thread, from atomics. */
-struct engine_gauges {
-    uint32_t running, waiting; /* sequences; a preempted one waits */
-    uint32_t pages_used, pages_total;
-    bool failed;           /* a fatal device failure happened */
-    uint64_t last_step_us; /* engine time of the last turn of the loop */
-    uint64_t steps, draft_forwards, main_forwards;
-    uint64_t prompt_tokens, generated_tokens, proposed_tokens, accepted_tokens, preemptions;
+/* What a forward is counted as. A main forward that holds several kinds of rows counts once: as
+ * verify when any proposal is verified, else as decode when any text goes on, else as prefill. */
+enum forward_kind { FORWARD_PREFILL, FORWARD_DRAFT, FORWARD_VERIFY, FORWARD_DECODE, FORWARD_KINDS };
+
+/* Observations sorted into buckets: counts[i] of them are <= bounds[i] and above the bound before;
+ * counts[n_bounds] are above all. */
+enum { HISTOGRAM_BOUNDS_MAX = 24, DRAFT_POSITIONS_MAX = 64 };
+struct histogram {
+    const double *bounds; /* ascending, static */
+    uint32_t n_bounds;
+    uint64_t counts[HISTOGRAM_BOUNDS_MAX + 1];
+    double sum;
 };
+void histogram_observe(struct histogram *histogram, double value, uint64_t times);
+
+/* Snapshot, any thread, from atomics: fields are exact each, not as of one moment together. */
+struct engine_gauges {
+    uint32_t running, waiting; /* sequences; a preempted one waits, so does one just submitted */
+    uint32_t pages_used, pages_total;
+    uint32_t batch_sequences, batch_tokens; /* of the last step; 0 when idle */
+    bool failed;                            /* a fatal device failure happened */
+    uint64_t last_step_us;                  /* engine time of the last turn of the loop */
+    uint64_t steps, draft_forwards, main_forwards;
+    uint64_t forwards[FORWARD_KINDS];
+    uint64_t prompt_tokens;    /* of texts, each counted once: not again after a preemption */
+    uint64_t generated_tokens; /* that became part of a text */
+    uint64_t proposed_tokens;  /* offered to a verifying pass */
+    uint64_t accepted_tokens;  /* kept by it, and not cut by an ending */
+    uint64_t preemptions;
+    uint32_t n_draft_positions;                      /* draft_block - 1, 0 without drafts */
+    uint64_t accepted_position[DRAFT_POSITIONS_MAX]; /* how often that place was kept */
+    struct histogram step_seconds[FORWARD_KINDS];    /* of one forward */
+    struct histogram inter_token_seconds; /* k tokens at once: k times the gap divided by k */
+    struct histogram accepted_length;     /* tokens a decoding pass gave, its own one included */
+};
+/* engine NULL: all zero, histograms with their bounds. */
 void engine_gauges(const struct engine *engine, struct engine_gauges *out);
+
+/* Sequences in the engine, by the loop thread; from atomics, so each is about as of the last step. */
+enum slot_state { SLOT_WAITING, SLOT_PREFILL, SLOT_DECODE, SLOT_PREEMPTED };
+struct engine_slot {
+    uint64_t id; /* of the request */
+    enum slot_state state;
+    uint32_t n_prompt, n_cached, n_output, n_pages;
+    uint32_t n_passes, n_accepted; /* over the decoding text, and the proposals kept by them */
+    uint64_t submitted_us;
+};
+/* At most cap of them into out; returns how many. */
+uint32_t engine_slots(const struct engine *engine, struct engine_slot *out, uint32_t cap);
+
+/* Bytes that this machine and our control groups still allow; 0 = unknown. Any thread; reads some
+ * small files of /proc and /sys. */
+uint64_t engine_memory_free(void);
 
 /* With keep_cycles and drafts on: every cycle after prefill so far, in order; valid until the next
  * step. Each: the proposals of its draft block (none where one token was left) and how many were

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "engine/counters.h"
 #include "engine/engine.h"
 #include "engine/forward.h"
 #include "engine/model.h"
@@ -31,13 +32,6 @@ struct event_record {
     uint32_t text_len;
     struct seq_stats stats;
     char text[];
-};
-
-struct counters { /* written by the engine thread, read by any */
-    _Atomic uint32_t running, waiting, pages_used;
-    _Atomic bool failed;
-    _Atomic uint64_t last_step_us, steps, draft_forwards, main_forwards;
-    _Atomic uint64_t prompt_tokens, generated_tokens, proposed_tokens, accepted_tokens, preemptions;
 };
 
 struct engine {

@@ -1,67 +1,56 @@
 #include "engine/memory.h"
 
-#include <stdbool.h>
+#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-/* The number in a one-number file. False for "max", or when it cannot be read. */
-static bool read_number(const char *path, uint64_t *out) {
+#include "engine/cgroup.h"
+
+static uint64_t meminfo_available(const char *root) {
+    char path[2048], line[128];
+    snprintf(path, sizeof path, "%s/proc/meminfo", root);
     FILE *f = fopen(path, "re");
-    if (!f) return false;
-    char text[64];
-    bool ok = fgets(text, sizeof text, f) != NULL;
-    fclose(f);
-    if (!ok || text[0] < '0' || text[0] > '9') return false;
-    *out = strtoull(text, NULL, 10);
-    return true;
-}
-
-static uint64_t meminfo_available(void) {
-    FILE *f = fopen("/proc/meminfo", "re");
     if (!f) return 0;
-    char line[128];
-    unsigned long long kib = 0;
+    uint64_t kib = 0;
     while (fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
+        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1) break;
     fclose(f);
-    return (uint64_t)kib * 1024;
+    return kib * 1024;
 }
 
-/* Room below one limit: the smaller of *room and limit - used. */
-static void apply_limit(const char *limit_path, const char *used_path, uint64_t *room) {
-    uint64_t limit, used;
-    if (!read_number(limit_path, &limit)) return;
-    if (!read_number(used_path, &used)) used = 0;
+/* File pages that nobody used lately: charged to the group, but given back before its limit hurts.
+ * A checkpoint just read in would otherwise look like memory in use. */
+static uint64_t reclaimable(const char *dir, const char *key) {
+    char path[4096], line[128];
+    size_t len = strlen(key);
+    uint64_t n = 0;
+    snprintf(path, sizeof path, "%s/memory.stat", dir);
+    FILE *f = fopen(path, "re");
+    if (!f) return 0;
+    while (fgets(line, sizeof line, f))
+        if (!strncmp(line, key, len) && sscanf(line + len, " %" SCNu64, &n) == 1) break;
+    fclose(f);
+    return n;
+}
+
+/* Room below the limit of one group: the smaller of *arg and limit - used. */
+static void apply_limit(void *arg, const char *dir, bool is_v2) {
+    uint64_t *room = arg, limit, used;
+    if (!cgroup_read(dir, is_v2 ? "memory.max" : "memory.limit_in_bytes", &limit)) return;
+    if (!cgroup_read(dir, is_v2 ? "memory.current" : "memory.usage_in_bytes", &used)) used = 0;
+    uint64_t cached = reclaimable(dir, is_v2 ? "inactive_file " : "total_inactive_file ");
+    used = used > cached ? used - cached : 0;
     uint64_t left = limit > used ? limit - used : 0;
     if (left < *room) *room = left;
 }
 
-uint64_t memory_available(void) {
-    uint64_t room = meminfo_available();
+uint64_t memory_available_in(const char *root) {
+    uint64_t room = meminfo_available(root);
     if (!room) return 0;
-    /* Walk from this process's group to the root: every ancestor's limit holds. */
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    char line[512] = "";
-    while (f && fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = '\0';
-        bool v2 = strncmp(line, "0::", 3) == 0;
-        char *v1 = strstr(line, ":memory:");
-        if (!v2 && !v1) continue;
-        char *group = v2 ? line + 3 : v1 + 8;
-        for (;;) {
-            char limit[700], used[700];
-            const char *base = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-            snprintf(limit, sizeof limit, "%s%s/%s", base, group,
-                     v2 ? "memory.max" : "memory.limit_in_bytes");
-            snprintf(used, sizeof used, "%s%s/%s", base, group,
-                     v2 ? "memory.current" : "memory.usage_in_bytes");
-            apply_limit(limit, used, &room);
-            char *slash = strrchr(group, '/');
-            if (!slash || !group[0]) break;
-            *slash = '\0';
-        }
-    }
-    if (f) fclose(f);
-    return room;
+    cgroup_walk(root, "memory", apply_limit, &room);
+    return room ? room : 1;
+}
+
+uint64_t memory_available(void) {
+    return memory_available_in("");
 }

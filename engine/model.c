@@ -210,8 +210,10 @@ static int set_text_side(struct model *m, struct checkpoint *ck, struct config *
     if (chat_template_create(source, len, &m->chat_template, &why)) {
         m->chat_template = NULL;
         snprintf(m->chat_template_error, sizeof m->chat_template_error, "%s", why.msg);
+        free(source);
+        return OK;
     }
-    free(source);
+    m->chat_template_text = source;
     return OK;
 }
 _Static_assert(sizeof((struct model *)0)->eos_ids == sizeof((struct config *)0)->eos_ids,
@@ -247,12 +249,17 @@ static void set_info(struct model *m, const struct config *config,
     info->architecture = backbone_name(config->backbone);
     info->weight_dtype = kinds > 1 ? "mixed" : dtype_name(m->weight_dtype);
     info->kernel_table = m->kernels->name;
+    info->activations = "f32";
+    for (int d = 0; d < DTYPE_COUNT; d++)
+        if (m->shape.int8_activations && bytes_by_dtype[d] && dtype_block((enum dtype)d) > 1)
+            info->activations = "int8";
     info->vocab_size = m->shape.vocab_size;
     info->context_length = m->shape.max_position;
     info->block_size = m->shape.block_size;
     info->window = m->shape.orthros ? m->shape.window : 0;
     info->eos_ids = m->eos_ids;
     info->has_chat_template = m->chat_template != NULL;
+    info->chat_template = m->chat_template_text;
     info->adds_bos = tokenizer_adds_bos(m->tokenizer);
     info->weight_bytes = total;
 }
@@ -266,8 +273,17 @@ static int set_fingerprint(struct model *m, struct checkpoint *ck,
     hash = loader_hash(hash, dtype, strlen(dtype) + 1);
     hash = loader_hash(hash, &m->shape.window, sizeof m->shape.window);
     hash = loader_hash(hash, m->kernels->name, strlen(m->kernels->name) + 1);
+    hash = loader_hash(hash, &m->shape.int8_activations, sizeof m->shape.int8_activations);
     m->info.fingerprint = hash;
     return OK;
+}
+
+int model_parse_activations(const char *name, bool *int8, struct err *err) {
+    *int8 = false;
+    if (!name || strcmp(name, "auto") == 0 || strcmp(name, "f32") == 0) return OK;
+    *int8 = strcmp(name, "int8") == 0;
+    if (*int8) return OK;
+    return err_set(err, ERR_INVALID, "activations: \"%.60s\", allowed are auto, int8, f32", name);
 }
 
 /* Everything but the weights themselves; what can be refused is refused here. */
@@ -282,6 +298,7 @@ static int prepare(struct model *m, const struct model_options *options, struct 
                      "msar: this version cannot run models with an MSAR residual path yet");
     if (!rc) rc = set_text_side(m, ck, config, err);
     if (!rc) m->shape = config->shape;
+    if (!rc) rc = model_parse_activations(options->activations, &m->shape.int8_activations, err);
     if (!rc) rc = set_fingerprint(m, ck, options, err);
     return rc;
 }
@@ -352,6 +369,7 @@ void model_destroy(struct model *m) {
     if (m->device) m->kernels->close(m->device);
     tokenizer_destroy(m->tokenizer);
     chat_template_destroy(m->chat_template);
+    free(m->chat_template_text);
     free(m->name);
     free(m->path);
     free(m);

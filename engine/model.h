@@ -20,6 +20,7 @@ struct model {
     int32_t eos_ids[32];
     char *name, *path;
     struct model_costs costs;
+    char *chat_template_text; /* the source of chat_template */
 };
 
 #endif

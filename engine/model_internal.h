@@ -9,6 +9,8 @@
 int model_load_on(const struct model_options *options, const struct kernels *kernels,
                   struct model **out, struct err *err);
 
+/* What model_options.activations says of 8- and 4-bit weights. */
+int model_parse_activations(const char *name, bool *int8, struct err *err);
 /* Give the configuration the window that the options ask for. */
 int model_set_window(struct config *config, const struct model_options *options, struct err *err);
 

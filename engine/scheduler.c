@@ -104,6 +104,7 @@ static void preempt(struct scheduler *s, struct sequence *seq) {
     seq->state = SEQ_WAITING;
     seq->n_kv = 0;
     seq->stats.preemptions++;
+    sequence_show(seq);
     scheduler_add(s, seq);
 }
 

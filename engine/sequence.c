@@ -76,6 +76,18 @@ void sequence_cut(struct sequence *seq, uint32_t n_positions, struct page_pool *
         page_pool_release(pool, seq->pages[--seq->n_pages]);
 }
 
+void sequence_show(struct sequence *seq) {
+    uint32_t state = seq->state == SEQ_PREFILL  ? SLOT_PREFILL
+                     : seq->state == SEQ_DECODE ? SLOT_DECODE
+                     : seq->stats.preemptions   ? SLOT_PREEMPTED
+                                                : SLOT_WAITING;
+    atomic_store_explicit(&seq->shown.state, state, memory_order_relaxed);
+    atomic_store_explicit(&seq->shown.n_output, seq->n_output, memory_order_relaxed);
+    atomic_store_explicit(&seq->shown.n_pages, seq->n_pages, memory_order_relaxed);
+    atomic_store_explicit(&seq->shown.n_passes, seq->stats.verify_passes, memory_order_relaxed);
+    atomic_store_explicit(&seq->shown.n_accepted, seq->stats.n_accepted, memory_order_relaxed);
+}
+
 static bool is_eos(const struct model *model, int32_t id) {
     for (uint32_t i = 0; i < model->info.n_eos_ids; i++)
         if (model->info.eos_ids[i] == id) return true;

@@ -36,9 +36,14 @@ struct sequence {
     uint32_t max_tokens; /* output tokens at most; prompt + output never exceed the context */
     uint32_t n_kv;       /* positions whose KV is computed */
     uint32_t n_released; /* output tokens whose ids went out in an event */
+    uint32_t n_counted;  /* prompt tokens that the counters know of: each is counted once */
     int32_t *tokens;     /* [tokens_cap]; append-only, so events may point into it */
     uint32_t n_pages, pages_cap;
     uint32_t *pages;
+
+    struct { /* for onlookers on the loop thread; sequence_show */
+        _Atomic uint32_t state, n_output, n_pages, n_passes, n_accepted;
+    } shown;
 
     struct rules rules;
     struct text_stream *text;
@@ -58,6 +63,9 @@ int sequence_grow(struct sequence *seq, uint32_t n_positions, struct page_pool *
                   const struct kernels *kernels, struct device *device);
 /* Give back pages beyond n_positions. */
 void sequence_cut(struct sequence *seq, uint32_t n_positions, struct page_pool *pool);
+
+/* Engine thread: let the loop thread see where the sequence stands. */
+void sequence_show(struct sequence *seq);
 
 /* Positions that prefill has to compute: the whole prompt, or for a text that was preempted all
  * but its newest token. */

@@ -11,6 +11,10 @@ enum {
     PREFILL_ROWS_MEASURED = 8, /* steps with fewer prefill rows say nothing about their price */
 };
 
+static void add(_Atomic uint64_t *counter, uint64_t n) {
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
 /* ---- events ------------------------------------------------------------------------------------ */
 
 /* What a sequence's end looks like. */
@@ -52,6 +56,7 @@ static void retire(struct engine *engine, struct sequence *seq, const struct end
         chunk = text_take(seq->text);
     }
     seq->stats.n_output = seq->n_output;
+    atomic_store_explicit(&seq->shown.n_pages, 0, memory_order_relaxed);
     push_event(engine, seq, &chunk, ending);
 }
 
@@ -93,6 +98,7 @@ static void drain_commands(struct engine *engine, bool *emitted) {
         struct sequence *seq = command->seq;
         if (command->kind == COMMAND_SUBMIT) {
             scheduler_add(engine->scheduler, seq);
+            add(&engine->counters.taken, 1);
             if (engine->failed) {
                 retire_failed(engine, seq, ERR_DEVICE);
                 *emitted = true;
@@ -126,8 +132,16 @@ static void remember_cycle(struct engine *engine, const struct outcome *outcome)
     memcpy(cycle->drafted, outcome->proposed, outcome->n_drafted * sizeof(int32_t));
 }
 
-static void add(_Atomic uint64_t *counter, uint64_t n) {
-    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+/* A pass over a decoding text: what was offered, kept and yielded; n_accepted and n_emitted without
+ * what an ending cut off. */
+static void count_pass(struct engine *engine, const struct work *work, uint32_t n_accepted,
+                       uint32_t n_emitted) {
+    struct counters *c = &engine->counters;
+    add(&c->proposed_tokens, work->n_draft);
+    add(&c->accepted_tokens, n_accepted);
+    for (uint32_t i = 0; i < n_accepted; i++)
+        add(&c->accepted_position[i], 1);
+    counters_accepted_length(c, n_emitted);
 }
 
 /* The tokens one verification (or the end of a prefill) gave to a sequence. */
@@ -146,12 +160,14 @@ static void absorb_outcome(struct engine *engine, const struct work *work,
     seq->stats.n_rejected += n_rejected;
     seq->stats.n_output = seq->n_output;
     if (n_emitted) {
-        if (!seq->stats.first_token_us) seq->stats.first_token_us = now_us;
+        if (seq->n_output == n_emitted) /* nothing before them */
+            seq->stats.first_token_us = now_us;
+        else
+            counters_inter_token(&engine->counters, now_us - seq->stats.last_token_us, n_emitted);
         seq->stats.last_token_us = now_us;
     }
     add(&engine->counters.generated_tokens, n_emitted);
-    add(&engine->counters.proposed_tokens, n_accepted + n_rejected);
-    add(&engine->counters.accepted_tokens, n_accepted);
+    if (seq->state == SEQ_DECODE) count_pass(engine, work, n_accepted, n_emitted);
     if (engine->config.keep_cycles && engine->info.draft_block && seq->state == SEQ_DECODE)
         remember_cycle(engine, outcome);
     if (ending.finish != FINISH_NONE) {
@@ -167,6 +183,14 @@ static void absorb_outcome(struct engine *engine, const struct work *work,
                    &(struct ending){.kind = EVENT_TOKENS, .stop_index = -1, .stop_id = -1});
 }
 
+/* Prompt tokens computed for the first time; a preempted text is computed again, not counted. */
+static void count_prompt(struct engine *engine, struct sequence *seq) {
+    uint32_t n = seq->n_kv < seq->n_prompt ? seq->n_kv : seq->n_prompt;
+    if (n <= seq->n_counted) return;
+    add(&engine->counters.prompt_tokens, n - seq->n_counted);
+    seq->n_counted = n;
+}
+
 static void absorb(struct engine *engine, const struct plan *plan, uint64_t now_us, bool *emitted) {
     const struct outcome *outcome = engine->outcomes;
     for (uint32_t i = 0; i < plan->n_work; i++) {
@@ -175,7 +199,7 @@ static void absorb(struct engine *engine, const struct plan *plan, uint64_t now_
         if (seq->state == SEQ_PREFILL) {
             seq->n_kv += work->n_rows;
             seq->stats.prefill_passes++;
-            add(&engine->counters.prompt_tokens, work->n_rows);
+            count_prompt(engine, seq);
             if (!work->samples && seq->n_kv == sequence_prefill_end(seq) && seq->n_output > 0)
                 seq->state = SEQ_DECODE; /* a preempted text is whole again */
         } else {
@@ -207,21 +231,40 @@ static uint32_t prefill_bound(const struct engine *engine) {
     return rows > engine->limits.max_rows ? engine->limits.max_rows : (uint32_t)rows;
 }
 
+static enum forward_kind kind_of(const struct plan *plan) {
+    if (plan->draft.n_segments) return FORWARD_VERIFY;
+    for (uint32_t i = 0; i < plan->n_work; i++)
+        if (plan->work[i].seq->state == SEQ_DECODE) return FORWARD_DECODE;
+    return FORWARD_PREFILL;
+}
+
 static int run_cycle(struct engine *engine, const struct plan *plan) {
     const struct kernels *kernels = engine->model->kernels;
     struct device *device = engine->model->device;
     const struct model_shape *shape = &engine->model->shape;
     int rc = OK;
+    uint64_t begun_us = clock_us();
     if (plan->draft.n_segments) {
         rc = forward_run(kernels, device, shape, &plan->draft);
         if (rc == OK) rc = kernels->sample(device);
         add(&engine->counters.draft_forwards, 1);
+        uint64_t drafted_us = clock_us();
+        counters_forward(&engine->counters, FORWARD_DRAFT, drafted_us - begun_us);
+        begun_us = drafted_us;
     }
     if (rc == OK) rc = forward_run(kernels, device, shape, &plan->main);
     if (rc == OK) rc = kernels->accept(device);
     if (rc == OK) rc = kernels->end(device, engine->outcomes);
     add(&engine->counters.main_forwards, 1);
+    counters_forward(&engine->counters, kind_of(plan), clock_us() - begun_us);
     return rc;
+}
+
+/* What the step holds: its sequences, and their tokens (a drafted one is none yet). */
+static void publish_batch(struct engine *engine, const struct plan *plan) {
+    struct counters *c = &engine->counters;
+    atomic_store_explicit(&c->batch_sequences, plan->n_work, memory_order_relaxed);
+    atomic_store_explicit(&c->batch_tokens, plan->n_base_rows, memory_order_relaxed);
 }
 
 static void publish_gauges(struct engine *engine, uint64_t now_us) {
@@ -233,6 +276,13 @@ static void publish_gauges(struct engine *engine, uint64_t now_us) {
                           memory_order_relaxed);
     atomic_store_explicit(&c->pages_used, used, memory_order_relaxed);
     atomic_store_explicit(&c->last_step_us, now_us, memory_order_relaxed);
+}
+
+static void show_sequences(struct engine *engine) {
+    for (uint32_t slot = 0; slot < engine->config.max_num_seqs; slot++) {
+        struct sequence *seq = scheduler_running(engine->scheduler)[slot];
+        if (seq) sequence_show(seq);
+    }
 }
 
 static void trace(const struct engine *engine, const struct plan *plan, uint64_t now_us,
@@ -261,6 +311,7 @@ static bool room_for_events(const struct engine *engine) {
 }
 
 int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
+    atomic_store_explicit(&engine->counters.last_step_us, now_us, memory_order_relaxed);
     if (!room_for_events(engine)) return 1;
     drain_commands(engine, emitted);
     publish_gauges(engine, now_us);
@@ -268,6 +319,7 @@ int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
     struct plan plan;
     bool any = scheduler_plan(engine->scheduler, prefill_bound(engine), now_us, &plan);
     add(&engine->counters.preemptions, plan.n_preempted);
+    publish_batch(engine, &plan);
     if (!any) {
         ASSERT(scheduler_n_running(engine->scheduler) + scheduler_n_waiting(engine->scheduler) ==
                0);
@@ -276,6 +328,7 @@ int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
         return 0;
     }
     engine->was_idle = false;
+    show_sequences(engine);
     uint64_t begun_us = clock_us();
     int rc = run_cycle(engine, &plan);
     uint64_t took_us = clock_us() - begun_us;
@@ -292,6 +345,7 @@ int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
     scheduler_check(engine->scheduler);
 #endif
     publish_gauges(engine, now_us + took_us);
+    show_sequences(engine);
     trace(engine, &plan, now_us, took_us);
     return scheduler_n_running(engine->scheduler) + scheduler_n_waiting(engine->scheduler) > 0;
 }

@@ -235,6 +235,7 @@ static void set_info(struct model *m, const struct config *config, const char *s
         .architecture = backbone_name(config->backbone),
         .weight_dtype = dtype_name(dtype),
         .kernel_table = m->kernels->name,
+        .activations = m->shape.int8_activations && dtype_block(dtype) > 1 ? "int8" : "f32",
         .vocab_size = m->shape.vocab_size,
         .context_length = m->shape.max_position,
         .block_size = m->shape.block_size,
@@ -271,6 +272,9 @@ int synthetic_load(const struct model_options *options, const struct kernels *ke
     uint32_t n_threads = options->n_threads ? options->n_threads : cpu_count();
     if (rc == OK) {
         m->shape = config.shape;
+        rc = model_parse_activations(options->activations, &m->shape.int8_activations, err);
+    }
+    if (rc == OK) {
         rc = kernels->open(&m->shape, n_threads, &m->device, err);
         m->shape.rope_freq = NULL; /* the config's, borrowed during open */
     }

@@ -142,6 +142,7 @@ struct model_shape {
     uint32_t max_position;   /* rows run at positions 0 .. max_position - 1 */
     const double *rope_freq; /* [head_dim / 2] angle per position; borrowed during open */
     double rope_scale;       /* multiplies cos and sin (yarn); 1 otherwise */
+    bool int8_activations; /* products with 8- and 4-bit matrices: rows quantised by blocks of 32 */
 };
 
 /* ---- sampling --------------------------------------------------------------------------------- */
@@ -224,7 +225,7 @@ struct device_limits {
 };
 
 struct kernels {
-    const char *name; /* "ref", "avx2", "scripted", later "avx512", "amx", "cuda" */
+    const char *name; /* "ref", "avx2", "avx512", "scripted", later "amx", "cuda" */
 
     /* A device for this model; n_threads includes the caller's. */
     int (*open)(const struct model_shape *shape, uint32_t n_threads, struct device **out,
@@ -281,6 +282,7 @@ struct kernels {
 /* Tables of this machine; NULL where the processor or the build lacks it. */
 const struct kernels *kernels_ref(void);
 const struct kernels *kernels_avx2(void);
+const struct kernels *kernels_avx512(void);
 /* The table called name ("auto": the fastest here), or NULL with err set. */
 const struct kernels *kernels_find(const char *name, struct err *err);
 

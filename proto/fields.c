@@ -8,7 +8,10 @@
 enum routes {
     COMPLETION = 1 << ROUTE_COMPLETION,
     CHAT = 1 << ROUTE_CHAT,
-    BOTH = COMPLETION | CHAT
+    BOTH = COMPLETION | CHAT,
+    TOKENIZE = 1 << ROUTE_TOKENIZE,
+    DETOKENIZE = 1 << ROUTE_DETOKENIZE,
+    ALL = BOTH | TOKENIZE | DETOKENIZE,
 };
 
 enum standing {
@@ -46,18 +49,22 @@ struct field {
 #define IGNORE(name, routes) \
     { name, routes, FREE, TYPE_ANY, 0, 0, 0, NULL }
 
-/* Every field of POST /v1/completions and POST /v1/chat/completions, in the order of validation.
+/* Every field of the generation routes, POST /tokenize and POST /detokenize, in the order of validation.
  * Defaults of the stored ones are in request.c (request_defaults). */
 /* clang-format off */
 static const struct field table[] = {
     /* what is generated from */
-    OWNED("model", BOTH, TYPE_STRING),
+    OWNED("model", ALL, TYPE_STRING),
     OWNED("prompt", COMPLETION, TYPE_STRING | TYPE_ARRAY),
-    FLAG("add_special_tokens", COMPLETION, add_special_tokens),
-    OWNED("messages", CHAT, TYPE_ARRAY),
-    OWNED("chat_template_kwargs", CHAT, TYPE_OBJECT),
-    OWNED("reasoning_effort", CHAT, TYPE_STRING),
-    FLAG("add_generation_prompt", CHAT, add_generation_prompt),
+    OWNED("prompt", TOKENIZE, TYPE_STRING),
+    OWNED("content", TOKENIZE, TYPE_STRING),
+    OWNED("tokens", DETOKENIZE, TYPE_ARRAY),
+    FLAG("add_special_tokens", COMPLETION | TOKENIZE, add_special_tokens),
+    OWNED("messages", CHAT | TOKENIZE, TYPE_ARRAY),
+    OWNED("chat_template_kwargs", CHAT | TOKENIZE, TYPE_OBJECT),
+    OWNED("reasoning_effort", CHAT | TOKENIZE, TYPE_STRING),
+    FLAG("add_generation_prompt", CHAT | TOKENIZE, add_generation_prompt),
+    FLAG("return_token_strs", TOKENIZE, return_token_strs),
 
     /* how it is answered */
     FLAG("stream", BOTH, stream),
@@ -97,11 +104,11 @@ static const struct field table[] = {
     LATER_ON("suffix", COMPLETION, TYPE_STRING, NULL),
     LATER_ON("response_format", BOTH, TYPE_OBJECT, "{\"type\":\"text\"}"),
     LATER_ON("structured_outputs", BOTH, TYPE_OBJECT, NULL),
-    LATER_ON("tools", CHAT, TYPE_ARRAY, "[]"),
+    LATER_ON("tools", CHAT | TOKENIZE, TYPE_ARRAY, "[]"),
     LATER_ON("tool_choice", CHAT, TYPE_STRING | TYPE_OBJECT, "\"none\""),
     LATER_ON("parallel_tool_calls", CHAT, TYPE_BOOL, "true"),
     LATER_ON("prediction", CHAT, TYPE_OBJECT, NULL),
-    LATER_ON("continue_final_message", CHAT, TYPE_BOOL, "false"),
+    LATER_ON("continue_final_message", CHAT | TOKENIZE, TYPE_BOOL, "false"),
     LATER_ON("return_progress", BOTH, TYPE_BOOL, "false"),
     LATER_ON("cache_salt", BOTH, TYPE_STRING, "\"\""),
     LATER_ON("priority", BOTH, TYPE_INT, "0"),
@@ -159,6 +166,20 @@ int fields_check_names(enum route_kind kind, const struct value *body, struct ap
         return api_error_set(err, API_UNKNOWN_PARAMETER, key->text,
                              "the field %s is not known on this route",
                              chars_quote(quoted, key->text, key->len));
+    }
+    return OK;
+}
+
+int fields_note_ignored(const struct value *body, struct api_request *request) {
+    enum { NAME_BYTES_MAX = 64 };
+    for (size_t i = 0; i < body->n_items; i++) {
+        const struct value_key *key = &body->keys[i];
+        if (find_row(request->kind, key->text, key->len) < ARRAY_LEN(table)) continue;
+        if (request->n_ignored++ >= IGNORED_FIELDS_MAX) continue;
+        size_t len = chars_cut(key->text, key->len, NAME_BYTES_MAX);
+        const char *name = arena_strndup(request->arena, key->text, len);
+        if (!name) return ERR_NOMEM;
+        request->ignored[request->n_ignored - 1] = name;
     }
     return OK;
 }

@@ -32,6 +32,9 @@ void fields_collect(enum route_kind kind, struct value *body, struct fields *out
 /* Under --strict-params: unknown_parameter for the first member that the table does not know. */
 int fields_check_names(enum route_kind kind, const struct value *body, struct api_error *err);
 
+/* Note the members that the table does not know in request->ignored. ERR_NOMEM. */
+int fields_note_ignored(const struct value *body, struct api_request *request);
+
 /* In the table's order: the type of every field; then every range, and of every field that is not
  * there yet that it has its default. */
 int fields_check_types(const struct fields *fields, struct api_error *err);

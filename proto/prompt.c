@@ -41,7 +41,7 @@ int prompt_check_types(const struct value *prompt, struct api_error *err) {
     return OK;
 }
 
-static int store_ids(const struct value *ids, const char *path, const struct proto_limits *limits,
+int prompt_store_ids(const struct value *ids, const char *path, const struct proto_limits *limits,
                      struct arena *arena, struct prompt *out, struct api_error *err) {
     if (ids->n_items == 0)
         return api_error_set(err, API_INVALID_VALUE, path, "%s must not be an empty array", path);
@@ -64,7 +64,7 @@ static int store_one(const struct value *prompt, const char *path,
                      const struct proto_limits *limits, struct api_request *request,
                      struct prompt *out, struct api_error *err) {
     if (prompt->kind == VALUE_ARRAY)
-        return store_ids(prompt, path, limits, request->arena, out, err);
+        return prompt_store_ids(prompt, path, limits, request->arena, out, err);
     if (prompt->len == 0 && !(limits->tokenizer_adds_bos && request->add_special_tokens))
         return api_error_set(err, API_INVALID_VALUE, path,
                              "%s must not be empty: no start token would be added", path);

@@ -71,7 +71,9 @@ void proto_error_body(struct buf *out, const struct api_error *err);
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
-enum route_kind { ROUTE_COMPLETION, ROUTE_CHAT };
+enum route_kind { ROUTE_COMPLETION, ROUTE_CHAT, ROUTE_TOKENIZE, ROUTE_DETOKENIZE };
+
+enum { IGNORED_FIELDS_MAX = 8 };
 
 /* What validation needs to know of the server. */
 struct proto_limits {
@@ -109,7 +111,11 @@ struct api_request {
      * removed), ready for the template */
     const struct value *messages;
     const struct value *template_kwargs; /* object or NULL */
+    /* names of unknown fields, for a log line: the first few, and how many there were; may be cut */
+    const char *ignored[IGNORED_FIELDS_MAX];
+    uint32_t n_ignored;
     bool add_generation_prompt;
+    bool return_token_strs; /* tokenize */
 };
 
 /* Validation order: JSON, model, field types, ranges, contradictions. On success fills out
@@ -118,6 +124,12 @@ int proto_parse_request(enum route_kind kind, const char *body, size_t len,
                         const struct proto_limits *limits, struct api_request *out,
                         struct api_error *err);
 void api_request_free(struct api_request *request);
+
+/* POST /tokenize and /detokenize, in the same order. Fills messages and what belongs to them, or one
+ * prompt: a text, which may be empty, or the ids to turn back. */
+int proto_parse_tokens(enum route_kind kind, const char *body, size_t len,
+                       const struct proto_limits *limits, struct api_request *out,
+                       struct api_error *err);
 
 /* JSON bytes to a value tree in arena, with the bounds of the API (duplicate keys, trailing bytes,
  * UTF-8, depth 64, 1,000,000 values, 64-bit integers): ERR_INVALID with line and column in err. Used
@@ -187,6 +199,17 @@ void proto_sse_done(struct buf *out);      /* data: [DONE] */
 void proto_sse_keepalive(struct buf *out); /* : keep-alive */
 void proto_sse_error(struct buf *out, const struct api_error *err);
 
+/* Answers of /tokenize (strs: each token's own text, malloc'd elsewhere, or NULL), /detokenize and of
+ * the render routes: {"request_id":..,"token_ids":[..]}. */
+struct token_str {
+    const char *text;
+    size_t len;
+};
+void proto_tokenized(struct buf *out, const int32_t *ids, uint32_t n, uint32_t max_model_len,
+                     const struct token_str *strs);
+void proto_detokenized(struct buf *out, const char *text, size_t len);
+void proto_rendered(struct buf *out, const char *request_id, const int32_t *ids, uint32_t n);
+
 /* GET /v1/models: one object, or the list. */
 struct model_card {
     const char *id, *root;
@@ -195,6 +218,31 @@ struct model_card {
 };
 void proto_model(struct buf *out, const struct model_card *card);
 void proto_models(struct buf *out, const struct model_card *cards, size_t n);
+/* GET /props: what is served, and within which limits. */
+struct props {
+    const char *const *names;
+    size_t n_names;
+    const char *path, *architecture, *fingerprint;
+    uint32_t max_model_len, vocab_size, page_size, n_pages, draft_block, window;
+    const char *weight_dtype, *kv_dtype, *kernels;
+    struct sampling defaults;
+    uint32_t max_prompts, max_num_seqs, max_queued;
+    uint64_t max_body_bytes;
+    const char *chat_template; /* NULL: none */
+};
+void proto_props(struct buf *out, const struct props *props);
+
+/* GET /slots: one sequence, without any text of it. */
+struct slot_card {
+    uint32_t id;
+    const char *request_id; /* NULL: its client is gone */
+    const char *state;      /* static */
+    uint32_t prompt_tokens, cached_tokens, output_tokens, pages;
+    uint64_t age_ms;
+    double mean_accepted_length;
+};
+void proto_slots(struct buf *out, const struct slot_card *cards, size_t n);
+
 /* Probes: {"status":...}; phase NULL, progress < 0 and reason NULL are left out. */
 void proto_status(struct buf *out, const char *status, const char *phase, double progress,
                   const char *reason);

@@ -10,7 +10,7 @@
  * The table of fields.c does what it can in each step; stop, stop_token_ids and stream_options are here,
  * prompts in prompt.c, conversations in messages.c. */
 
-static int no_memory(struct api_error *err) {
+int request_no_memory(struct api_error *err) {
     return api_error_set(err, API_INTERNAL_ERROR, NULL, "out of memory");
 }
 
@@ -25,13 +25,13 @@ static void request_defaults(struct api_request *request, enum route_kind kind) 
 /* A parsed body costs at most a value, a key with its text and a string of its own, each rounded up,
  * for every two bytes or so; beyond JSON_VALUES_MAX no more of them. Texts are copied once, joined
  * contents once more. Only a bound: the arena grows as it is used. */
-static size_t arena_limit(size_t len) {
+size_t request_arena_limit(size_t len) {
     size_t n_values = len < JSON_VALUES_MAX ? len : JSON_VALUES_MAX;
     return ((size_t)1 << 16) + n_values * 256 + len * 4;
 }
 
-static int parse_body(const char *body, size_t len, size_t *values_left, struct arena *arena,
-                      struct value *out, struct api_error *err) {
+int request_parse_body(const char *body, size_t len, size_t *values_left, struct arena *arena,
+                       struct value *out, struct api_error *err) {
     int rc = json_parse_counted(body, len, values_left, arena, out, err);
     if (rc) return rc;
     if (out->kind != VALUE_OBJECT)
@@ -42,8 +42,8 @@ static int parse_body(const char *body, size_t len, size_t *values_left, struct 
 
 /* ---- model -------------------------------------------------------------------------------------- */
 
-static int check_model(const struct fields *fields, const struct proto_limits *limits,
-                       struct api_request *request, struct api_error *err) {
+int request_check_model(const struct fields *fields, const struct proto_limits *limits,
+                        struct api_request *request, struct api_error *err) {
     ASSERT(limits->n_model_names > 0);
     const struct value *model = fields_get(fields, "model");
     const char *name = model ? NULL : limits->model_names[0];
@@ -59,7 +59,7 @@ static int check_model(const struct fields *fields, const struct proto_limits *l
                              chars_quote(quoted, model->text, model->len));
     }
     request->model = arena_strndup(request->arena, name, strlen(name));
-    return request->model ? OK : no_memory(err);
+    return request->model ? OK : request_no_memory(err);
 }
 
 /* ---- stop, stop_token_ids, stream_options ------------------------------------------------------- */
@@ -231,15 +231,16 @@ static int check_together(const struct fields *fields, const struct api_request 
 int proto_parse_request(enum route_kind kind, const char *body, size_t len,
                         const struct proto_limits *limits, struct api_request *out,
                         struct api_error *err) {
-    struct api_request request = {.arena = arena_create(arena_limit(len))};
-    if (!request.arena) return no_memory(err);
+    struct api_request request = {.arena = arena_create(request_arena_limit(len))};
+    if (!request.arena) return request_no_memory(err);
     request_defaults(&request, kind);
     size_t values_left = JSON_VALUES_MAX;
     struct value root;
     struct fields fields;
-    int rc = parse_body(body, len, &values_left, request.arena, &root, err);
+    int rc = request_parse_body(body, len, &values_left, request.arena, &root, err);
     if (!rc) fields_collect(kind, &root, &fields);
-    if (!rc) rc = check_model(&fields, limits, &request, err);
+    if (!rc && fields_note_ignored(&root, &request)) rc = request_no_memory(err);
+    if (!rc) rc = request_check_model(&fields, limits, &request, err);
     if (!rc) rc = check_types(&fields, &root, limits, err);
     if (!rc) rc = store_values(&fields, limits, &values_left, &request, err);
     if (!rc) rc = check_together(&fields, &request, err);

@@ -5,7 +5,18 @@
 
 #include "proto/fields.h"
 
+/* request.c: the first steps, which all bodies share. request->arena is there; arena_limit: what it
+ * may hold for a body of len bytes. */
+size_t request_arena_limit(size_t len);
+int request_no_memory(struct api_error *err);
+int request_parse_body(const char *body, size_t len, size_t *values_left, struct arena *arena,
+                       struct value *out, struct api_error *err);
+int request_check_model(const struct fields *fields, const struct proto_limits *limits,
+                        struct api_request *request, struct api_error *err);
+
 /* prompt.c: a string, strings, token ids, or arrays of ids. */
+int prompt_store_ids(const struct value *ids, const char *path, const struct proto_limits *limits,
+                     struct arena *arena, struct prompt *out, struct api_error *err);
 int prompt_check_types(const struct value *prompt, struct api_error *err);
 int prompt_store(const struct value *prompt, const struct proto_limits *limits,
                  struct api_request *request, struct api_error *err);

@@ -79,6 +79,7 @@ void bench_json(const struct bench *b, struct buf *out) {
             b->synthetic ? "true" : "false");
     buf_str(out, "\"engine\":{");
     add_text(out, "kernel_table", b->model->kernel_table);
+    add_text(out, "activations", b->model->activations);
     add_text(out, "kv_dtype", b->engine->kv_dtype);
     buf_fmt(out, "\"threads\":%u,\"draft_block\":%u,\"kv_bytes\":%llu,\"workspace_bytes\":%llu},",
             b->model->n_threads, b->engine->draft_block, (unsigned long long)b->engine->kv_bytes,
@@ -143,9 +144,12 @@ static void markdown_prices(struct buf *out, const struct bench *b) {
 }
 
 void bench_markdown(const struct bench *b, struct buf *out) {
-    buf_fmt(out, "geryon %s (%s): %s, %s weights, KV %s, table %s, %u threads", GERYON_VERSION,
-            GERYON_COMMIT, b->model->name, b->model->weight_dtype, b->engine->kv_dtype,
-            b->model->kernel_table, b->model->n_threads);
+    buf_fmt(out,
+            "geryon %s (%s): %s, %s weights, %s activations, KV %s, table %s, "
+            "%u threads",
+            GERYON_VERSION, GERYON_COMMIT, b->model->name, b->model->weight_dtype,
+            b->model->activations, b->engine->kv_dtype, b->model->kernel_table,
+            b->model->n_threads);
     if (b->model->window) buf_fmt(out, ", window %u", b->model->window);
     if (b->engine->draft_block) buf_fmt(out, ", draft blocks of %u", b->engine->draft_block);
     if (b->synthetic) buf_str(out, ", random weights");

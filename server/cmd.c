@@ -14,6 +14,7 @@ struct model_options cmd_model_options(const struct options *options) {
         .name = options->served_model_names.n ? options->served_model_names.items[0] : NULL,
         .dtype = options->dtype,
         .cpu_table = options->cpu_table ? options->cpu_table : "auto",
+        .activations = options->activations,
         .n_threads = options->threads,
         .window = options->command == COMMAND_BENCH ? (uint32_t)options->forced_window.value
                                                     : options->window,

@@ -10,6 +10,7 @@
 #include "server/generation.h"
 #include "server/ids.h"
 #include "server/log.h"
+#include "server/metrics.h"
 #include "server/routes.h"
 
 enum {
@@ -78,8 +79,16 @@ void exchange_answer(struct exchange *ex, int status, struct buf *body) {
     exchange_wake(ex);
 }
 
+/* An answer begins: it has its status. */
+static void set_answered(struct exchange *ex, int status) {
+    ex->answered = true;
+    ex->status = status;
+    metrics_http(ex->server->metrics, ex->route ? ex->route->path : NULL, status);
+}
+
 void exchange_refuse(struct exchange *ex, const struct api_error *error) {
     struct buf body = {0};
+    metrics_rejected(ex->server->metrics, error);
     proto_error_body(&body, error);
     ex->retry_ms = server_retry_ms(ex->server, error);
     ex->code = error->code;
@@ -118,7 +127,7 @@ static enum MHD_Result queue_answer(struct exchange *ex) {
         add_number(response, "Retry-After", (ex->retry_ms + 999) / 1000);
         add_number(response, "retry-after-ms", ex->retry_ms);
     }
-    ex->answered = true;
+    set_answered(ex, ex->status);
     enum MHD_Result result = http_queue(ex->mhd, (unsigned)ex->status, response);
     MHD_destroy_response(response);
     return result;
@@ -135,7 +144,9 @@ static ssize_t read_out(void *cls, uint64_t pos, char *to, size_t max) {
         if (n > max) n = max;
         memcpy(to, ex->out.data + ex->out_at, n);
         ex->out_at += n;
+        ex->n_handed += n;
         if (ex->out_at == ex->out.len) ex->out.len = ex->out_at = 0;
+        generation_handed_over(ex);
         return (ssize_t)n;
     }
     if (ex->out_failed) return MHD_CONTENT_READER_END_WITH_ERROR;
@@ -152,8 +163,7 @@ static enum MHD_Result queue_sse(struct exchange *ex) {
     MHD_add_response_header(response, "Content-Type", "text/event-stream; charset=utf-8");
     MHD_add_response_header(response, "Cache-Control", "no-store");
     MHD_add_response_header(response, "X-Accel-Buffering", "no");
-    ex->answered = true;
-    ex->status = 200;
+    set_answered(ex, 200);
     ex->last_read_us = clock_us();
     enum MHD_Result result = http_queue(ex->mhd, 200, response);
     MHD_destroy_response(response);
@@ -184,8 +194,7 @@ void exchange_out(struct exchange *ex) {
 /* Answer past the library, where it lets nothing be queued. Returns MHD_NO, for the caller. */
 static enum MHD_Result answer_by_hand(struct exchange *ex, const struct api_error *error) {
     http_answer_by_hand(ex->conn, error, ex->request_id);
-    ex->answered = true;
-    ex->status = error->status;
+    set_answered(ex, error->status);
     ex->code = error->code;
     return MHD_NO;
 }
@@ -483,6 +492,7 @@ void exchange_on_completed(void *cls, struct MHD_Connection *mhd, void **context
     front_forget(ex);
     generation_abandon(ex);
     log_request(ex);
+    if (!ex->answered) metrics_http(ex->server->metrics, ex->route ? ex->route->path : NULL, 499);
     stop_waiting(ex);
     body_ended(ex);
     release_body(ex);

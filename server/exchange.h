@@ -56,6 +56,7 @@ struct exchange {
     bool is_sse;
     struct buf out;
     size_t out_at;
+    uint64_t n_handed;          /* bytes handed out so far */
     bool out_ended, out_failed; /* after the last byte: end well, or break the connection */
     uint64_t last_out_us, last_read_us;
 

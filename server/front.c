@@ -23,7 +23,10 @@ struct job {
     struct exchange *exchange; /* loop thread; NULL: dropped */
     _Atomic bool dropped;      /* the pool need not bother */
     enum route_kind kind;
-    struct buf body; /* until parsed */
+    enum front_purpose purpose;
+    char request_id[REQUEST_ID_MAX + 1]; /* of the exchange, which may go before the job does */
+    struct buf answer;                   /* of a render or token route */
+    struct buf body;                     /* until parsed */
     uint64_t body_bytes;
     bool has_request, failed, done;
     struct api_request request;
@@ -59,6 +62,7 @@ static void job_free(struct job *job) {
     free_prompts(job);
     if (job->has_request) api_request_free(&job->request);
     buf_free(&job->body);
+    buf_free(&job->answer);
     free(job);
 }
 
@@ -74,6 +78,7 @@ static int say_why(struct api_error *error, const struct err *err, const char *p
 static int check_length(const struct job *job, uint32_t n_tokens, const char *param,
                         struct api_error *error) {
     uint32_t max = engine_info(job->server->engine)->max_model_len;
+    if (job->purpose == FRONT_TOKENS) return OK;
     if (!n_tokens)
         return api_error_set(error, API_INVALID_VALUE, param, "%s holds no token", param);
     if (n_tokens < max) return OK;
@@ -111,7 +116,7 @@ static int read_prompt(struct job *job, uint32_t i) {
     } else {
         out->ids = malloc((prompt->n_ids + 1) * sizeof *out->ids);
         if (!out->ids) rc = err_set(&err, ERR_NOMEM, "out of memory");
-        if (!rc) memcpy(out->ids, prompt->ids, prompt->n_ids * sizeof *out->ids);
+        if (!rc && prompt->n_ids) memcpy(out->ids, prompt->ids, prompt->n_ids * sizeof *out->ids);
         if (!rc) out->n = out->cap = prompt->n_ids;
     }
     if (rc) return say_why(&job->error, &err, param);
@@ -119,8 +124,9 @@ static int read_prompt(struct job *job, uint32_t i) {
 }
 
 static int parse(struct job *job) {
-    int rc = proto_parse_request(job->kind, job->body.data, job->body.len, &job->server->limits,
-                                 &job->request, &job->error);
+    bool is_tokens = job->purpose == FRONT_TOKENS;
+    int rc = (is_tokens ? proto_parse_tokens : proto_parse_request)(
+        job->kind, job->body.data, job->body.len, &job->server->limits, &job->request, &job->error);
     job->has_request = rc == OK;
     buf_free(&job->body);
     return rc;
@@ -128,11 +134,12 @@ static int parse(struct job *job) {
 
 static int prepare(struct job *job) {
     if (!job->has_request && parse(job)) return ERR_INVALID;
-    job->n_prompts = job->kind == ROUTE_CHAT ? 1 : job->request.n_prompts;
+    bool is_chat = job->request.messages != NULL;
+    job->n_prompts = is_chat ? 1 : job->request.n_prompts;
     job->prompts = calloc(job->n_prompts, sizeof *job->prompts);
     if (!job->prompts)
         return api_error_set(&job->error, API_INTERNAL_ERROR, NULL, "no memory for the prompt");
-    if (job->kind == ROUTE_CHAT) return render_chat(job);
+    if (is_chat) return render_chat(job);
     for (uint32_t i = 0; i < job->n_prompts; i++) {
         int rc = job->dropped ? ERR_CANCELLED : read_prompt(job, i);
         if (rc) return rc;
@@ -140,9 +147,79 @@ static int prepare(struct job *job) {
     return OK;
 }
 
+static int write_rendered(struct job *job) {
+    bool is_list = job->kind == ROUTE_COMPLETION; /* an array also for one prompt */
+    if (is_list) buf_str(&job->answer, "[");
+    for (uint32_t i = 0; i < job->n_prompts; i++) {
+        if (i) buf_str(&job->answer, ",");
+        proto_rendered(&job->answer, job->request_id, job->prompts[i].ids, job->prompts[i].n);
+    }
+    if (is_list) buf_str(&job->answer, "]");
+    return OK;
+}
+
+/* The text of each token by itself. */
+static int write_tokenized_strs(struct job *job, uint32_t max_model_len) {
+    const struct tokens *tokens = &job->prompts[0];
+    struct err err = {0};
+    int rc = OK;
+    struct token_str *strs = calloc(tokens->n + 1, sizeof *strs);
+    char **texts = calloc(tokens->n + 1, sizeof *texts);
+    if (!strs || !texts) rc = err_set(&err, ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; !rc && i < tokens->n; i++) {
+        rc = model_detokenize(job->server->model, &tokens->ids[i], 1, false, &texts[i],
+                              &strs[i].len, &err);
+        strs[i].text = texts[i];
+    }
+    if (!rc) proto_tokenized(&job->answer, tokens->ids, tokens->n, max_model_len, strs);
+    for (uint32_t i = 0; texts && i < tokens->n; i++)
+        free(texts[i]);
+    free(texts);
+    free(strs);
+    return rc ? say_why(&job->error, &err, "prompt") : OK;
+}
+
+static int write_tokens(struct job *job) {
+    const struct tokens *tokens = &job->prompts[0];
+    uint32_t max_model_len = engine_info(job->server->engine)->max_model_len;
+    if (job->kind == ROUTE_TOKENIZE) {
+        if (job->request.return_token_strs) return write_tokenized_strs(job, max_model_len);
+        proto_tokenized(&job->answer, tokens->ids, tokens->n, max_model_len, NULL);
+        return OK;
+    }
+    struct err err = {0};
+    char *text;
+    size_t len;
+    if (model_detokenize(job->server->model, tokens->ids, tokens->n, false, &text, &len, &err))
+        return say_why(&job->error, &err, "tokens");
+    proto_detokenized(&job->answer, text, len);
+    free(text);
+    return OK;
+}
+
+static int answer(struct job *job) {
+    if (job->purpose == FRONT_GENERATE) return OK;
+    int rc = job->purpose == FRONT_RENDER ? write_rendered(job) : write_tokens(job);
+    if (!rc && job->answer.failed)
+        return api_error_set(&job->error, API_INTERNAL_ERROR, NULL, "no memory for the answer");
+    return rc;
+}
+
 static void on_pool(uv_work_t *work) {
     struct job *job = work->data;
-    job->failed = job->dropped || prepare(job) != OK;
+    job->failed = job->dropped || prepare(job) != OK || answer(job) != OK;
+}
+
+/* One debug line: a misspelt field would otherwise leave no trace. */
+static void log_ignored(const struct exchange *ex, const struct api_request *request) {
+    if (!request->n_ignored || !log_enabled(LOG_DEBUG)) return;
+    char names[IGNORED_FIELDS_MAX * 66 + 1];
+    size_t n = 0;
+    for (uint32_t i = 0; i < request->n_ignored && i < IGNORED_FIELDS_MAX; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? "," : "",
+                              request->ignored[i]);
+    log_event(LOG_DEBUG, "ignored_fields", log_str("request_id", ex->request_id),
+              log_int("count", request->n_ignored), log_str("names", names));
 }
 
 /* ---- on the loop ----------------------------------------------------------------------------- */
@@ -154,6 +231,11 @@ static void admit(struct job *job) {
     job->exchange = NULL;
     if (job->failed) {
         exchange_refuse(ex, &job->error);
+        return;
+    }
+    log_ignored(ex, &job->request);
+    if (job->purpose != FRONT_GENERATE) {
+        exchange_answer(ex, 200, &job->answer);
         return;
     }
     generation_begin(ex, &job->request, job->prompts, job->n_prompts);
@@ -168,6 +250,10 @@ static void after_pool(uv_work_t *work, int status) {
     if (status == UV_ECANCELED) job->failed = true;
     exchange_give_back(server, job->body_bytes);
     job->body_bytes = 0;
+    if (job->purpose != FRONT_GENERATE) { /* waits for nobody */
+        admit(job);
+        job_free(job);
+    }
     while (front->head && front->head->done) {
         struct job *first = front->head;
         front->head = first->next;
@@ -195,10 +281,19 @@ static void enqueue(struct front *front, struct job *job) {
     front->tail = job;
 }
 
-void front_submit(struct exchange *ex, enum route_kind kind) {
+/* Without generation the model is all that is needed, and that stays while draining. */
+static bool unavailable(const struct server *server, enum front_purpose purpose,
+                        struct api_error *error) {
+    if (purpose == FRONT_GENERATE) return server_unavailable(server, error);
+    if (server->live) return false;
+    api_error_set(error, API_MODEL_LOADING, NULL, "the model is still loading");
+    return true;
+}
+
+void front_submit(struct exchange *ex, enum route_kind kind, enum front_purpose purpose) {
     struct server *server = ex->server;
     struct api_error error;
-    if (server_unavailable(server, &error)) {
+    if (unavailable(server, purpose, &error)) {
         exchange_refuse(ex, &error);
         return;
     }
@@ -211,6 +306,8 @@ void front_submit(struct exchange *ex, enum route_kind kind) {
     job->work.data = job;
     job->server = server;
     job->kind = kind;
+    job->purpose = purpose;
+    memcpy(job->request_id, ex->request_id, sizeof job->request_id);
     job->body = ex->body;
     job->body_bytes = ex->body.len;
     ex->body = (struct buf){0};
@@ -229,7 +326,7 @@ void front_submit(struct exchange *ex, enum route_kind kind) {
     ex->state = EXCHANGE_FRONT;
     ex->counted = true;
     server->n_generating++;
-    enqueue(server->front, job);
+    if (purpose == FRONT_GENERATE) enqueue(server->front, job);
     int rc = uv_queue_work(&server->loop, &job->work, on_pool, after_pool);
     ASSERT(rc == 0); /* fails only without a callback */
 }

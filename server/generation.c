@@ -12,6 +12,7 @@
 #include "server/clock.h"
 #include "server/front.h"
 #include "server/ids.h"
+#include "server/metrics.h"
 
 enum {
     WAKES_PER_TURN = 256,
@@ -54,7 +55,9 @@ struct generation {
     struct answer_head head;
     char id[64];
     uint64_t seed, submitted_us, first_us;
-    bool failed;
+    bool admitted, ended;
+    uint64_t first_at; /* a stream's byte that begins the first token, until it is handed out */
+    enum metrics_reason reason; /* once ended */
     bool asked_queue_timeout;
     uint32_t n_choices, n_running;
     struct choice choices[];
@@ -277,6 +280,7 @@ void generation_begin(struct exchange *ex, struct api_request *request, struct t
         exchange_refuse(ex, &error);
         return;
     }
+    gen->admitted = true;
     ex->state = EXCHANGE_RUNNING;
     if (!gen->request.stream) return;
     exchange_begin_sse(ex);
@@ -325,6 +329,62 @@ static struct timings timings_of(const struct exchange *ex) {
         t.mean_accepted_length = (double)(n_accepted + t.verify_passes) / (double)t.verify_passes;
     return t;
 }
+
+/* ---- what is counted ------------------------------------------------------------------------- */
+
+static enum metrics_reason reason_of(const struct generation *gen) {
+    for (uint32_t i = 0; i < gen->n_choices; i++)
+        if (gen->choices[i].finish == FINISH_LENGTH) return REASON_LENGTH;
+    return REASON_STOP;
+}
+
+/* Stages are known of requests that ended by themselves. */
+static void count_stages(const struct exchange *ex) {
+    struct usage usage = usage_of(ex->generation);
+    struct timings timings = timings_of(ex);
+    struct metrics_request request = {
+        .queue = timings.queue_ms / 1000,
+        .prefill = timings.prefill_ms / 1000,
+        .decode = timings.decode_ms / 1000,
+        .whole = clock_ms(ex->arrived_us, clock_us()) / 1000,
+        .prompt_tokens = usage.prompt_tokens,
+        .generation_tokens = usage.completion_tokens,
+    };
+    metrics_request(ex->server->metrics, &request);
+}
+
+/* An admitted request ends once, for the first reason given. */
+static void note_end(struct exchange *ex, enum metrics_reason reason) {
+    struct generation *gen = ex->generation;
+    if (!gen || !gen->admitted || gen->ended) return;
+    gen->ended = true;
+    gen->reason = reason;
+    metrics_finished(ex->server->metrics, reason);
+    if (reason <= REASON_TOOL_CALLS) count_stages(ex);
+}
+
+/* Whole answers: when the engine had the first token. Streams: when its bytes leave. */
+static void note_first_token(struct exchange *ex, const struct event *event) {
+    struct generation *gen = ex->generation;
+    if (gen->first_us || gen->first_at || !event->stats.n_output) return;
+    if (gen->request.stream) { /* its chunk comes next, behind what is still to be handed out */
+        if (event->text_len || event->n_tokens || event->kind == EVENT_FINISHED)
+            gen->first_at = ex->n_handed + (ex->out.len - ex->out_at) + 1;
+        return;
+    }
+    gen->first_us = event->stats.first_token_us;
+    metrics_first_token(ex->server->metrics, clock_ms(ex->arrived_us, gen->first_us) / 1000);
+}
+
+void generation_handed_over(struct exchange *ex) {
+    struct generation *gen = ex->generation;
+    if (!gen || !gen->first_at || ex->n_handed < gen->first_at) return;
+    gen->first_at = 0;
+    gen->first_us = clock_us();
+    metrics_first_token(ex->server->metrics, clock_ms(ex->arrived_us, gen->first_us) / 1000);
+}
+
+/* ---- whole answers and chunks ---------------------------------------------------------------- */
 
 static struct answer_choice describe(const struct generation *gen, uint32_t i) {
     const struct choice *choice = &gen->choices[i];
@@ -410,7 +470,7 @@ static void take_text(struct exchange *ex, uint32_t i, const struct event *event
     struct generation *gen = ex->generation;
     struct choice *choice = &gen->choices[i];
     choice->stats = event->stats;
-    if (!gen->first_us && event->stats.n_output) gen->first_us = clock_us();
+    note_first_token(ex, event);
     bool late_ids = gen->request.stream && !event->text_len && event->kind == EVENT_FINISHED;
     if (gen->request.return_token_ids && (!gen->request.stream || late_ids))
         for (uint32_t k = 0; k < event->n_tokens; k++)
@@ -430,6 +490,7 @@ static void finish_choice(struct exchange *ex, uint32_t i, const struct event *e
     choice->stop_id = event->stop_id;
     choice->id = 0;
     bool last = --gen->n_running == 0;
+    if (last) note_end(ex, reason_of(gen));
     if (gen->request.stream) {
         struct answer_choice described = describe(gen, i);
         struct usage usage = usage_of(gen);
@@ -449,7 +510,7 @@ void generation_fail(struct exchange *ex, const struct api_error *error) {
     if (ex->has_answer || ex->out_ended || ex->out_failed) return;
     front_forget(ex);
     detach(ex);
-    if (ex->generation) ex->generation->failed = true;
+    note_end(ex, REASON_ERROR);
     if (!ex->is_sse) {
         exchange_refuse(ex, error);
         return;
@@ -527,10 +588,51 @@ bool generation_deliver(struct server *server) {
     return true;
 }
 
+/* ---- onlookers ------------------------------------------------------------------------------- */
+
+void generation_write_slots(const struct server *server, struct buf *out) {
+    static const char *const STATES[] = {
+        [SLOT_WAITING] = "waiting",
+        [SLOT_PREFILL] = "prefill",
+        [SLOT_DECODE] = "decode",
+        [SLOT_PREEMPTED] = "preempted",
+    };
+    uint32_t cap = server->live->n;
+    struct engine_slot *slots = calloc(cap + 1, sizeof *slots);
+    struct slot_card *cards = calloc(cap + 1, sizeof *cards);
+    uint32_t n = slots && cards ? engine_slots(server->engine, slots, cap) : 0;
+    uint64_t now_us = clock_us();
+    for (uint32_t i = 0; i < n; i++) {
+        const struct engine_slot *slot = &slots[i];
+        const struct place *place = place_find(server->live, slot->id);
+        bool waited_for = place && place->exchange;
+        cards[i] = (struct slot_card){
+            .id = (uint32_t)slot->id,
+            .request_id = waited_for ? place->exchange->request_id : NULL,
+            .state = STATES[slot->state],
+            .prompt_tokens = slot->n_prompt,
+            .cached_tokens = slot->n_cached,
+            .output_tokens = slot->n_output,
+            .pages = slot->n_pages,
+            .age_ms = (uint64_t)clock_ms(slot->submitted_us, now_us),
+        };
+        if (slot->n_passes)
+            cards[i].mean_accepted_length =
+                (double)(slot->n_accepted + slot->n_passes) / slot->n_passes;
+    }
+    if (slots && cards)
+        proto_slots(out, cards, n);
+    else
+        out->failed = true;
+    free(slots);
+    free(cards);
+}
+
 /* ---- ending ---------------------------------------------------------------------------------- */
 
 void generation_abandon(struct exchange *ex) {
     detach(ex);
+    note_end(ex, REASON_ABORT);
 }
 
 void generation_free(struct exchange *ex) {
@@ -566,22 +668,16 @@ void generation_tick(struct exchange *ex, uint64_t now_us) {
 }
 
 size_t generation_log_fields(const struct exchange *ex, struct log_field *fields, size_t cap) {
-    static const char *const NAMES[] = {"none", "stop", "length", "cancelled"};
     const struct generation *gen = ex->generation;
     if (!gen || cap < 10) return 0;
     struct usage usage = usage_of(gen);
     struct timings timings = timings_of(ex);
-    bool all_ended = true;
-    for (uint32_t i = 0; i < gen->n_choices; i++)
-        all_ended = all_ended && gen->choices[i].finish != FINISH_NONE;
-    const char *finish = gen->failed ? "error" : "abort";
-    if (all_ended) finish = NAMES[gen->choices[0].finish];
     size_t n = 0;
     fields[n++] = log_str("stream", gen->request.stream ? "true" : "false");
     fields[n++] = log_int("prompt_tokens", (int64_t)usage.prompt_tokens);
     fields[n++] = log_int("completion_tokens", (int64_t)usage.completion_tokens);
     fields[n++] = log_int("accepted_tokens", (int64_t)usage.accepted_tokens);
-    fields[n++] = log_str("finish", finish);
+    fields[n++] = log_str("finish", gen->ended ? metrics_reason_name(gen->reason) : NULL);
     fields[n++] = log_real("queue_ms", timings.queue_ms);
     fields[n++] = log_real("ttft_ms", gen->first_us ? clock_ms(ex->arrived_us, gen->first_us) : 0);
     fields[n++] = log_real("tokens_per_second", timings.tokens_per_second);

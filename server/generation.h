@@ -19,6 +19,10 @@ void generation_begin(struct exchange *ex, struct api_request *request, struct t
 bool generation_deliver(struct server *server);
 /* End with an error: an answer, or an event and a broken stream. What still runs is cancelled. */
 void generation_fail(struct exchange *ex, const struct api_error *error);
+/* More bytes of a stream (ex->n_handed now) went to the library, which writes them to the socket. */
+void generation_handed_over(struct exchange *ex);
+/* GET /slots: every sequence in the engine. */
+void generation_write_slots(const struct server *server, struct buf *out);
 /* Nobody waits any more: cancel what runs. */
 void generation_abandon(struct exchange *ex);
 /* Limits in time; may end the exchange with an error. */

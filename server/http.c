@@ -22,6 +22,7 @@
 #include "server/clock.h"
 #include "server/exchange.h"
 #include "server/log.h"
+#include "server/metrics.h"
 #include "server/sink.h"
 
 enum {
@@ -323,6 +324,7 @@ enum MHD_Result MHD_queue_response(struct MHD_Connection *mhd, unsigned int stat
     const char *request_id = exchange_request_id(conn, scratch);
     describe_page(status, &error);
     http_answer_by_hand(conn, &error, request_id);
+    metrics_http(conn->server->metrics, NULL, (int)status);
     if (conn->exchange) {
         conn->exchange->answered = true;
         conn->exchange->status = (int)status;
@@ -341,6 +343,8 @@ static void refuse(struct http *http, int fd, bool may_linger) {
     api_error_set(&error, API_TOO_MANY_CONNECTIONS, NULL,
                   "the server has its limit of %u open connections", http->server->max_connections);
     write_error(http->server, fd, &error, request_id);
+    metrics_http(http->server->metrics, NULL, error.status);
+    metrics_rejected(http->server->metrics, &error);
     uint32_t dropped;
     if (log_limit_pass(&http->accept_lines, 1, clock_us(), &dropped))
         log_event(LOG_WARN, "too_many_connections", log_int("open", http->n_conns),

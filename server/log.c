@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE_MAX_BYTES = 4096 };
+enum { LINE_MAX_BYTES = 4096, VALUE_MAX_BYTES = 1024 };
 
 static enum log_level max_level = LOG_INFO;
 static bool as_json;
@@ -40,15 +40,20 @@ bool log_limit_pass(struct log_limit *limit, uint32_t burst, uint64_t now_us, ui
     return true;
 }
 
-/* A line being written; what does not fit is cut, and room for the end is kept. */
+/* A line being written. A field that does not fit is left out as a whole, so that a line stays
+ * parseable; room for the end is kept. */
 struct line {
     char text[LINE_MAX_BYTES];
     size_t len;
+    bool overrun;
 };
 
 static void put(struct line *line, const char *text, size_t len) {
     size_t room = sizeof line->text - 8 - line->len;
-    if (len > room) len = room;
+    if (len > room) {
+        line->overrun = true;
+        return;
+    }
     memcpy(line->text + line->len, text, len);
     line->len += len;
 }
@@ -57,17 +62,36 @@ static void put_str(struct line *line, const char *text) {
     put(line, text, strlen(text));
 }
 
+/* Bytes of the UTF-8 character at c, 0 when it is none (RFC 3629). NUL ends the text. */
+static size_t utf8_len(const unsigned char *c) {
+    size_t n = c[0] < 0x80                   ? 1
+               : c[0] >= 0xc2 && c[0] < 0xe0 ? 2
+               : c[0] >= 0xe0 && c[0] < 0xf0 ? 3
+               : c[0] >= 0xf0 && c[0] < 0xf5 ? 4
+                                             : 0;
+    for (size_t i = 1; i < n; i++)
+        if ((c[i] & 0xc0) != 0x80) return 0;
+    if ((c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xed && c[1] >= 0xa0) ||
+        (c[0] == 0xf0 && c[1] < 0x90) || (c[0] == 0xf4 && c[1] >= 0x90))
+        return 0;
+    return n;
+}
+
+/* A JSON string; long values are cut. */
 static void put_quoted(struct line *line, const char *text) {
+    const unsigned char *c = (const unsigned char *)text;
     put_str(line, "\"");
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+    while (*c && (size_t)(c - (const unsigned char *)text) < VALUE_MAX_BYTES) {
         char escaped[8];
+        size_t n = utf8_len(c);
         if (*c == '"' || *c == '\\')
             snprintf(escaped, sizeof escaped, "\\%c", *c);
         else if (*c < 0x20 || *c == 0x7f)
             snprintf(escaped, sizeof escaped, "\\u%04x", *c);
         else
-            snprintf(escaped, sizeof escaped, "%c", *c);
+            snprintf(escaped, sizeof escaped, "%.*s", n ? (int)n : 1, n ? (const char *)c : "?");
         put_str(line, escaped);
+        c += n ? n : 1;
     }
     put_str(line, "\"");
 }
@@ -82,6 +106,7 @@ static bool is_plain(const char *text) {
 
 static void put_field(struct line *line, const struct log_field *field, bool first) {
     char number[64];
+    size_t before = line->len;
     if (field->kind == LOG_FIELD_TEXT && !field->text) return;
     if (as_json) {
         if (!first) put_str(line, ",");
@@ -108,11 +133,15 @@ static void put_field(struct line *line, const struct log_field *field, bool fir
         put_str(line, number);
         break;
     }
+    if (line->overrun) line->len = before;
+    line->overrun = false;
 }
 
 void log_write(enum log_level level, const char *event, const struct log_field *fields, size_t n) {
     if (level > max_level) return;
-    struct line line = {.len = 0};
+    struct line line;
+    line.len = 0;
+    line.overrun = false;
     struct timespec ts;
     struct tm tm;
     char stamp[40];

@@ -1,8 +1,9 @@
 /* options.c: what is made from the table of flags.
  *
  *   argv ──▶ option_find ──▶ set_value ──▶ struct options        (by offset and kind)
- *   environment twin of every flag that argv did not give ──▶ set_value
- *   default text of every flag that neither gave          ──▶ set_value
+ *   environment twin of every flag that argv did not give    ──▶ set_value
+ *   --config's lines for flags that neither gave             ──▶ set_value    (options_config.c)
+ *   default text of every flag that nobody gave              ──▶ set_value
  */
 #include "server/options_table.h"
 
@@ -231,7 +232,7 @@ static bool set_value(struct options *options, const struct option *opt, const c
     return false;
 }
 
-/* name: the flag or variable as the user wrote it. */
+/* name: the flag, variable or place as the user wrote it. */
 static int bad_value(struct err *err, const struct option *opt, const char *name,
                      const char *text) {
     char range[160];
@@ -240,10 +241,14 @@ static int bad_value(struct err *err, const struct option *opt, const char *name
                    opt->kind == KIND_LIST ? ", at most 64 times" : "");
 }
 
+int options_set(struct options *options, const struct option *opt, const char *name,
+                const char *text, struct err *err) {
+    return set_value(options, opt, text) ? OK : bad_value(err, opt, name, text);
+}
+
 /* ---- command line ---------------------------------------------------------------------------- */
 
-/* The table row of a flag of len bytes for this command, or NULL. */
-static const struct option *option_find(const char *name, size_t len, unsigned command) {
+const struct option *options_find(const char *name, size_t len, unsigned command) {
     for (size_t i = 0; i < options_table_rows; i++) {
         const struct option *opt = &options_table[i];
         if (!(opt->commands & command)) continue;
@@ -279,7 +284,7 @@ static int parse_words(struct options *options, int argc, char **argv, bool *giv
             return OK;
         }
         size_t len = strcspn(word, "=");
-        const struct option *opt = option_find(word, len, options->command);
+        const struct option *opt = options_find(word, len, options->command);
         if (!opt)
             return err_set(err, ERR_INVALID,
                            "unknown flag %.*s; `geryon help %s` lists those of %s",
@@ -293,7 +298,8 @@ static int parse_words(struct options *options, int argc, char **argv, bool *giv
             describe_range(opt, range, sizeof range);
             return err_set(err, ERR_INVALID, "%s: value missing, expected %s", opt->name, range);
         }
-        if (!set_value(options, opt, value)) return bad_value(err, opt, opt->name, value);
+        int rc = options_set(options, opt, opt->name, value, err);
+        if (rc) return rc;
         given[opt - options_table] = true;
     }
     return OK;
@@ -317,7 +323,7 @@ static int set_list(struct options *options, const struct option *opt, const cha
     options->owned[options->n_owned++] = copy;
     char *save = NULL;
     for (char *item = strtok_r(copy, ",", &save); item; item = strtok_r(NULL, ",", &save))
-        if (!set_value(options, opt, item)) return bad_value(err, opt, name, item);
+        if (options_set(options, opt, name, item, err)) return err ? err->code : ERR_INVALID;
     return OK;
 }
 
@@ -333,7 +339,18 @@ static int set_from_env(struct options *options, const struct option *opt, optio
     if (!text) return OK;
     *given = true;
     if (opt->kind == KIND_LIST) return set_list(options, opt, name, text, err);
-    return set_value(options, opt, text) ? OK : bad_value(err, opt, name, text);
+    return options_set(options, opt, name, text, err);
+}
+
+static int read_environment(struct options *options, options_getenv_fn *env, bool *given,
+                            struct err *err) {
+    for (size_t i = 0; i < options_table_rows; i++) {
+        const struct option *opt = &options_table[i];
+        if (!(opt->commands & options->command) || given[i]) continue;
+        int rc = set_from_env(options, opt, env, &given[i], err);
+        if (rc) return rc;
+    }
+    return OK;
 }
 
 int options_parse(struct options *options, int argc, char **argv, options_getenv_fn *env,
@@ -354,11 +371,12 @@ int options_parse(struct options *options, int argc, char **argv, options_getenv
 
     bool given[OPTION_ROWS_MAX] = {false};
     int rc = parse_words(options, argc - skip, argv + skip, given, err);
+    if (!rc) rc = read_environment(options, env, given, err);
+    if (!rc) rc = options_read_config(options, given, err);
     if (rc) return rc;
     for (size_t i = 0; i < options_table_rows; i++) {
         const struct option *opt = &options_table[i];
         if (!(opt->commands & options->command)) continue;
-        if (!given[i] && (rc = set_from_env(options, opt, env, &given[i], err))) return rc;
         if (!given[i] && opt->fallback) {
             bool fits = set_value(options, opt, opt->fallback);
             ASSERT(fits); /* the table's own defaults lie in its own ranges */
@@ -411,7 +429,7 @@ int options_help(FILE *out, const char *command, struct err *err) {
         for (size_t i = 0; i < ARRAY_LEN(COMMANDS); i++)
             fprintf(out, "  %-10s %s\n", COMMANDS[i].name, COMMANDS[i].meaning);
         fprintf(out, "\n`geryon help COMMAND` shows its flags. Every flag has an environment twin "
-                     "(the flag wins).\n");
+                     "(the flag wins);\n`serve` also reads a file of flags (--config).\n");
         return OK;
     }
     struct options parsed = {0};

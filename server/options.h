@@ -46,7 +46,7 @@ struct options {
     const char *help_topic; /* `geryon help TOPIC`, or NULL */
 
     /* model */
-    const char *model, *backend, *dtype, *cpu_table;
+    const char *model, *backend, *dtype, *cpu_table, *activations;
     uint32_t threads, window;
     /* engine */
     const char *kv_dtype;
@@ -65,8 +65,8 @@ struct options {
     double shutdown_timeout, sse_keepalive, queue_timeout, request_timeout, watchdog; /* seconds */
     struct option_list api_keys;
     const char *api_key_file;
-    bool parse_specials, strict_params;
-    const char *log_level, *log_format;
+    bool parse_specials, strict_params, slots;
+    const char *log_level, *log_format, *config;
     /* generate, logits, tokenize */
     const char *prompt, *chat, *tokens, *tokens_file;
     uint32_t max_tokens;
@@ -82,7 +82,7 @@ struct options {
     uint32_t gen_tokens, reps;
     struct option_int forced_window;
 
-    /* Copies of environment lists; options_fini frees them. */
+    /* Copies of environment lists, and the text of --config; options_fini frees them. */
     char *owned[OPTION_LIST_MAX];
     uint32_t n_owned;
 };
@@ -90,9 +90,11 @@ struct options {
 /* Looks a variable up, as getenv does. */
 typedef const char *options_getenv_fn(const char *name);
 
-/* Fill options from the command line and, for flags not given there, from their environment twins.
- * A missing command with flags present means `serve`. Strings are borrowed from argv and the
- * environment. ERR_INVALID with one line that names the flag and what it accepts. */
+/* Fill options from the command line; for flags not given there, from their environment twins; for
+ * those given by neither, from the file of --config. A missing command with flags present means
+ * `serve`. Strings are borrowed from argv and the environment, or owned. ERR_INVALID (a file that
+ * cannot be read: ERR_IO) with one line that names the flag, variable, or file and line, and what is
+ * accepted. */
 int options_parse(struct options *options, int argc, char **argv, options_getenv_fn *env,
                   struct err *err);
 void options_fini(struct options *options);

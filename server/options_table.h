@@ -18,7 +18,7 @@ enum option_kind {
     KIND_DRAFTS, /* int32_t: auto, off or lo .. hi */
 };
 
-enum { OPTION_REQUIRED = 1, OPTION_ROWS_MAX = 96 };
+enum { OPTION_REQUIRED = 1, OPTION_ROWS_MAX = 128 };
 
 struct option {
     const char *name;       /* "--max-num-seqs" */
@@ -35,5 +35,17 @@ struct option {
 
 extern const struct option options_table[];
 extern const size_t options_table_rows; /* at most OPTION_ROWS_MAX */
+
+/* The row of a flag ("--port", an alias too) of len bytes for this command, or NULL. */
+const struct option *options_find(const char *name, size_t len, unsigned command);
+
+/* Check text and store it in the option's field (which borrows it). ERR_INVALID; name: the flag,
+ * variable or place as the user wrote it. */
+int options_set(struct options *options, const struct option *opt, const char *name,
+                const char *text, struct err *err);
+
+/* Read options->config, if there is one: `key = value` lines. Sets and marks the rows that are not
+ * given yet; checks all (options_config.c). */
+int options_read_config(struct options *options, bool *given, struct err *err);
 
 #endif

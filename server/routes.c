@@ -4,13 +4,31 @@
 
 #include "server/clock.h"
 #include "server/front.h"
+#include "server/generation.h"
+#include "server/metrics.h"
 
 static void handle_completions(struct exchange *ex) {
-    front_submit(ex, ROUTE_COMPLETION);
+    front_submit(ex, ROUTE_COMPLETION, FRONT_GENERATE);
 }
 
 static void handle_chat(struct exchange *ex) {
-    front_submit(ex, ROUTE_CHAT);
+    front_submit(ex, ROUTE_CHAT, FRONT_GENERATE);
+}
+
+static void handle_render_completions(struct exchange *ex) {
+    front_submit(ex, ROUTE_COMPLETION, FRONT_RENDER);
+}
+
+static void handle_render_chat(struct exchange *ex) {
+    front_submit(ex, ROUTE_CHAT, FRONT_RENDER);
+}
+
+static void handle_tokenize(struct exchange *ex) {
+    front_submit(ex, ROUTE_TOKENIZE, FRONT_TOKENS);
+}
+
+static void handle_detokenize(struct exchange *ex) {
+    front_submit(ex, ROUTE_DETOKENIZE, FRONT_TOKENS);
 }
 
 /* ---- probes ---------------------------------------------------------------------------------- */
@@ -43,8 +61,7 @@ static bool answer_unwell(struct exchange *ex) {
         answer_status(ex, 503, "failed", NULL, -1, "the compute device failed");
         return true;
     }
-    double silent_ms = clock_ms(server->last_turn_us, clock_us());
-    if (silent_ms > server->options->watchdog * 1000) {
+    if (server_engine_silence(server) > server->options->watchdog) {
         answer_status(ex, 503, "failed", NULL, -1, "the engine makes no progress");
         return true;
     }
@@ -68,6 +85,42 @@ static void handle_version(struct exchange *ex) {
     exchange_answer(ex, 200, &body);
 }
 
+/* ---- metrics --------------------------------------------------------------------------------- */
+
+static uint64_t free_bytes(struct server *server) {
+    enum { FRESH_US = 1000000 };
+    uint64_t now_us = clock_us();
+    if (!server->free_bytes_at_us || now_us - server->free_bytes_at_us > FRESH_US) {
+        server->free_bytes = engine_memory_free();
+        server->free_bytes_at_us = now_us;
+    }
+    return server->free_bytes;
+}
+
+static void handle_metrics(struct exchange *ex) {
+    struct server *server = ex->server;
+    bool loaded = server->live != NULL; /* before, the loading thread may still be writing */
+    const struct option_list *asked = &server->options->served_model_names;
+    const char *early_name = asked->n ? asked->items[0] : NULL;
+    struct engine_gauges gauges;
+    engine_gauges(loaded ? server->engine : NULL, &gauges);
+    struct metrics_source source = {
+        .gauges = &gauges,
+        .engine = loaded ? engine_info(server->engine) : NULL,
+        .model = loaded ? model_info(server->model) : NULL,
+        .model_name = loaded ? server->names[0] : early_name,
+        .version = GERYON_VERSION,
+        .commit = GERYON_COMMIT,
+        .backend = "cpu",
+        .load_progress = server->progress.permille / 1000.0,
+        .free_bytes = free_bytes(server),
+    };
+    struct buf body = {0};
+    metrics_write(server->metrics, &source, &body);
+    exchange_answer(ex, 200, &body);
+    ex->content_type = METRICS_CONTENT_TYPE;
+}
+
 /* ---- models ---------------------------------------------------------------------------------- */
 
 static struct model_card card_of(const struct server *server, size_t i) {
@@ -86,6 +139,52 @@ static bool refuse_while_loading(struct exchange *ex) {
     api_error_set(&error, API_MODEL_LOADING, NULL, "the model is still loading");
     exchange_refuse(ex, &error);
     return true;
+}
+
+static void handle_props(struct exchange *ex) {
+    if (refuse_while_loading(ex)) return;
+    const struct server *server = ex->server;
+    const struct model_info *model = model_info(server->model);
+    const struct engine_info *engine = engine_info(server->engine);
+    struct props props = {
+        .names = server->names,
+        .n_names = server->n_names,
+        .path = model->path,
+        .architecture = model->architecture,
+        .fingerprint = server->fingerprint,
+        .max_model_len = engine->max_model_len,
+        .vocab_size = model->vocab_size,
+        .page_size = engine->page_tokens,
+        .n_pages = engine->n_pages,
+        .draft_block = engine->draft_block,
+        .window = model->window,
+        .weight_dtype = model->weight_dtype,
+        .kv_dtype = engine->kv_dtype,
+        .kernels = model->kernel_table,
+        .max_prompts = server->limits.max_prompts,
+        .max_num_seqs = engine->max_num_seqs,
+        .max_queued = server->options->max_queued_requests,
+        .max_body_bytes = server->options->max_body_bytes,
+        .chat_template = model->chat_template,
+    };
+    sampling_defaults(&props.defaults);
+    struct buf body = {0};
+    proto_props(&body, &props);
+    exchange_answer(ex, 200, &body);
+}
+
+static void handle_slots(struct exchange *ex) {
+    if (!ex->server->options->slots) {
+        struct api_error error;
+        api_error_set(&error, API_UNKNOWN_URL, NULL,
+                      "there is no route GET /slots: the server was started without --slots");
+        exchange_refuse(ex, &error);
+        return;
+    }
+    if (refuse_while_loading(ex)) return;
+    struct buf body = {0};
+    generation_write_slots(ex->server, &body);
+    exchange_answer(ex, 200, &body);
 }
 
 static void handle_models(struct exchange *ex) {
@@ -124,12 +223,24 @@ static void handle_model(struct exchange *ex) {
 #define PROBE(path, handler) \
     { path, METHOD_GET, false, false, true, handler, "GET, HEAD, OPTIONS" }
 
+#define ON_FRONT(path, handler) \
+    { path, METHOD_POST, true, false, false, handler, "POST, OPTIONS" }
+
 static const struct route ROUTES[] = {
     {"/v1/completions", METHOD_POST, true, true, false, handle_completions, "POST, OPTIONS"},
     {"/v1/chat/completions", METHOD_POST, true, true, false, handle_chat, "POST, OPTIONS"},
+    ON_FRONT("/v1/completions/render", handle_render_completions),
+    ON_FRONT("/v1/chat/completions/render", handle_render_chat),
+    ON_FRONT("/tokenize", handle_tokenize),
+    ON_FRONT("/v1/tokenize", handle_tokenize),
+    ON_FRONT("/detokenize", handle_detokenize),
+    ON_FRONT("/v1/detokenize", handle_detokenize),
     {"/v1/models", METHOD_GET, true, false, false, handle_models, "GET, HEAD, OPTIONS"},
     {"/v1/models/*", METHOD_GET, true, false, false, handle_model, "GET, HEAD, OPTIONS"},
+    {"/props", METHOD_GET, true, false, false, handle_props, "GET, HEAD, OPTIONS"},
+    {"/slots", METHOD_GET, true, false, false, handle_slots, "GET, HEAD, OPTIONS"},
     {"/version", METHOD_GET, false, false, false, handle_version, "GET, HEAD, OPTIONS"},
+    PROBE(METRICS_PATH, handle_metrics),
     PROBE("/live", handle_live),
     PROBE("/livez", handle_live),
     PROBE("/health", handle_health),

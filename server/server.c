@@ -13,6 +13,7 @@
 #include "server/front.h"
 #include "server/generation.h"
 #include "server/log.h"
+#include "server/metrics.h"
 #include "server/sink.h"
 
 enum {
@@ -61,6 +62,12 @@ uint32_t server_retry_ms(const struct server *server, const struct api_error *er
     double ms = generation_ms_per_sequence(server, clock_us());
     if (ms <= 0) return UNKNOWN_MS;
     return ms < LEAST_MS ? LEAST_MS : ms > MOST_MS ? MOST_MS : (uint32_t)ms;
+}
+
+double server_engine_silence(const struct server *server) {
+    struct engine_gauges gauges;
+    engine_gauges(server->engine, &gauges); /* its clock is ours: CLOCK_MONOTONIC */
+    return clock_ms(gauges.last_step_us, clock_us()) / 1000;
 }
 
 void server_engine_failed(struct server *server) {
@@ -143,7 +150,8 @@ static void log_ready(const struct server *server) {
                                              engine->workspace_bytes + connections)));
     log_event(LOG_INFO, "ready", log_str("model", server->names[0]),
               log_str("architecture", model->architecture), log_str("dtype", model->weight_dtype),
-              log_str("kernels", model->kernel_table), log_str("kv_dtype", engine->kv_dtype),
+              log_str("kernels", model->kernel_table), log_str("activations", model->activations),
+              log_str("kv_dtype", engine->kv_dtype),
               log_int("max_model_len", engine->max_model_len),
               log_int("max_num_seqs", engine->max_num_seqs), log_int("pages", engine->n_pages),
               log_int("draft_block", engine->draft_block), log_int("window", model->window),
@@ -169,7 +177,6 @@ static void on_loaded(uv_async_t *async) {
         return;
     }
     atomic_store(&server->progress.phase, LOAD_DONE);
-    server->last_turn_us = clock_us();
     set_phase(server, PHASE_READY);
     log_ready(server);
 }
@@ -238,14 +245,10 @@ static void tick_phase(struct server *server, uint64_t now_us) {
     }
 }
 
-/* The watchdog: the engine moves, or has nothing to do. */
-static void tick_engine(struct server *server, uint64_t now_us) {
+static void tick_engine(struct server *server) {
     if (!server->live) return; /* the loading thread may still be writing */
     struct engine_gauges gauges;
     engine_gauges(server->engine, &gauges);
-    bool moved = gauges.steps != server->last_turn_seen;
-    if (moved || !generation_n_live(server)) server->last_turn_us = now_us;
-    server->last_turn_seen = gauges.steps;
     if (gauges.failed) server_engine_failed(server);
 }
 
@@ -258,7 +261,7 @@ static void on_tick(uv_timer_t *timer) {
     for (struct conn *conn = http_conns(server->http); conn; conn = conn->next)
         exchange_tick(conn, now_us, each_second);
     sink_tick(server->sink, now_us);
-    tick_engine(server, now_us);
+    tick_engine(server);
     http_drive(server->http);
     tick_phase(server, now_us);
 }
@@ -295,7 +298,8 @@ static int start(struct server *server, struct err *err) {
     if (options->trace && !(server->trace = fopen(options->trace, "we")))
         return err_set(err, ERR_IO, "--trace %s: %s", options->trace, strerror(errno));
     server->sink = sink_create(&server->loop);
-    if (!server->sink) return err_set(err, ERR_NOMEM, "out of memory");
+    server->metrics = metrics_create();
+    if (!server->sink || !server->metrics) return err_set(err, ERR_NOMEM, "out of memory");
     int rc = front_create(server, err);
     if (!rc) rc = keys_load(options, &server->keys, err);
     if (!rc) rc = http_create(server, err);
@@ -340,6 +344,7 @@ static void end(struct server *server, bool has_loader) {
     front_destroy(server->front);
     keys_destroy(server->keys);
     generation_destroy_table(server);
+    metrics_destroy(server->metrics);
     engine_destroy(server->engine);
     model_destroy(server->model);
     if (server->trace) fclose(server->trace);
@@ -353,7 +358,8 @@ int server_run(const struct options *options) {
     signal(SIGPIPE, SIG_IGN);
     int rc = start(server, &err);
     if (rc) {
-        server->exit_code = cmd_fail(&err);
+        log_event(LOG_ERROR, "start_failed", log_str("error", err.msg));
+        server->exit_code = 1;
     } else {
         uv_run(&server->loop, UV_RUN_DEFAULT);
         log_event(LOG_INFO, "stopped", log_int("exit", server->exit_code));

@@ -14,6 +14,7 @@ struct http;
 struct sink;
 struct front;
 struct live;
+struct metrics;
 struct exchange;
 
 enum server_phase {
@@ -37,6 +38,7 @@ struct server {
     struct keys *keys;   /* NULL: open to all */
     struct front *front; /* jobs before admission */
     struct live *live;   /* sequences in the engine */
+    struct metrics *metrics;
 
     /* model: NULL until loaded */
     uv_thread_t loader;
@@ -55,11 +57,10 @@ struct server {
     uint32_t max_connections;
     int64_t started_unix;
     uint64_t phase_since_us;
-    uint64_t last_turn_us;       /* our clock when the engine was last seen to move, or was idle */
-    uint64_t last_turn_seen;     /* its step count then */
-    uint32_t n_generating;       /* exchanges between dispatch and completion */
-    uint64_t body_bytes;         /* held by request bodies, all connections */
-    uint32_t n_body_waiting;     /* exchanges suspended until some are given back */
+    uint64_t free_bytes, free_bytes_at_us; /* memory, asked once a second at most */
+    uint32_t n_generating;                 /* exchanges between dispatch and completion */
+    uint64_t body_bytes;                   /* held by request bodies, all connections */
+    uint32_t n_body_waiting;               /* exchanges suspended until some are given back */
     struct exchange *body_first; /* the one that may go beyond the limit on bodies, or NULL */
     uint32_t n_signals;
     int exit_code;
@@ -67,6 +68,9 @@ struct server {
 
 /* Run until a signal or a failure; returns the exit code. */
 int server_run(const struct options *options);
+
+/* Seconds since the engine's loop last turned; it turns once a second even when idle. */
+double server_engine_silence(const struct server *server);
 
 /* The device failed: stop admitting; the process exits non-zero once all are answered. */
 void server_engine_failed(struct server *server);

@@ -1,56 +1,15 @@
-/* attend_avx2.c: a tile of query rows of one sequence against one kv head.
- *
- *   o[r] = sum_t softmax_t(q[r] . k[t] / sqrt(D)) v[t]      lo[r] <= t < hi[r]
- *   Online softmax: Milakov & Gimelshein 2018, algorithm 3, over blocks of 128 positions.
- *
- *   t:       | block 0: pages 0 .. 7 | block 1: pages 8 .. 15 |  ...  absolute positions, so that a
- *   rows     [ scores 128 ] -> m, p, l, part = sum p v                block's part is the same in
- *                             merged into (M, L, O) in block order    every tile and chunk
+/* attend_avx2.c: what the avx2 table does to a page of K and V; the walk is in attend.c.
  *
  *   K page   f32 [dim][16 positions]          V page   f32 [position][ep]
  *            bf16 [dim pair][16] dword                 bf16 [position pair][ep] dword
  *
- * Each page is read once for all query rows (rows x heads of the group). Scores are computed for
- * whole pages and those outside a row's span are never looked at; in the sum over V only positions
- * inside the span enter, so a stale page may hold NaN. Sums: q . k one fma chain over dims
- * ascending; part one chain over positions ascending; l in 8 lanes over position mod 8. */
+ * Sums: q . k one fma chain over dims ascending; part one chain over positions ascending; l in 8
+ * lanes over position mod 8. The avx512 table keeps to the same and gives the same bits. */
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/attend.h"
 #include "kernels/cpu/avx2.h"
-
-struct tile_scratch {
-    float *q;            /* [n][ep], times 1 / sqrt(D) */
-    float *scores;       /* [n][ATTEND_BLOCK], then probabilities */
-    float *part;         /* [n][ep] sum p v of this block */
-    float *out;          /* [n][ep] O */
-    float *most, *total; /* [n] M, L */
-    float *block_most, *block_total;
-    uint32_t *lo, *hi, *active; /* [n] */
-};
-
-static struct tile_scratch cut_scratch(const struct device *dev, struct carve *c) {
-    size_t n = (size_t)dev->tile_rows * dev->group, ep = dev->head_pad;
-    struct tile_scratch s;
-    s.q = carve(c, n * ep, sizeof(float));
-    s.scores = carve(c, n * ATTEND_BLOCK, sizeof(float));
-    s.part = carve(c, n * ep, sizeof(float));
-    s.out = carve(c, n * ep, sizeof(float));
-    s.most = carve(c, n, sizeof(float));
-    s.total = carve(c, n, sizeof(float));
-    s.block_most = carve(c, n, sizeof(float));
-    s.block_total = carve(c, n, sizeof(float));
-    s.lo = carve(c, n, sizeof *s.lo);
-    s.hi = carve(c, n, sizeof *s.hi);
-    s.active = carve(c, n, sizeof *s.active);
-    return s;
-}
-
-size_t avx2_attend_scratch(const struct device *dev) {
-    struct carve c = {0};
-    cut_scratch(dev, &c);
-    return c.used;
-}
 
 /* ---- storing K and V -------------------------------------------------------------------------- */
 
@@ -148,8 +107,6 @@ DEFINE_QK(4)
 DEFINE_QK(5)
 DEFINE_QK(6)
 
-typedef void (*qk_fn)(const void *page, uint32_t e, const float *q, size_t ep, const uint32_t *rows,
-                      float *scores);
 static const qk_fn qk[2][AVX2_TILE + 1] = {
     {NULL, qk_f32_1, qk_f32_2, qk_f32_3, qk_f32_4, qk_f32_5, qk_f32_6},
     {NULL, qk_bf16_1, qk_bf16_2, qk_bf16_3, qk_bf16_4, qk_bf16_5, qk_bf16_6},
@@ -212,8 +169,6 @@ DEFINE_PV(4)
 DEFINE_PV(5)
 DEFINE_PV(6)
 
-typedef void (*pv_fn)(const void *page, uint32_t lo, uint32_t hi, const float *probs,
-                      const uint32_t *rows, size_t ep, float *part);
 static const pv_fn pv[2][AVX2_TILE + 1] = {
     {NULL, pv_f32_1, pv_f32_2, pv_f32_3, pv_f32_4, pv_f32_5, pv_f32_6},
     {NULL, pv_bf16_1, pv_bf16_2, pv_bf16_3, pv_bf16_4, pv_bf16_5, pv_bf16_6},
@@ -232,7 +187,7 @@ static inline __m256 lanes(uint32_t i, uint32_t lo, uint32_t hi) {
 
 /* Scores lo .. hi - 1 of a row into probabilities against their own maximum; *total = their sum.
  * Lanes outside the span are replaced before anything is made of them. */
-static float block_softmax(float *s, uint32_t lo, uint32_t hi, float *total) {
+static float softmax(float *s, uint32_t lo, uint32_t hi, float *total) {
     const __m256 lowest = _mm256_set1_ps(-INFINITY);
     __m256 most8 = lowest, total8 = _mm256_setzero_ps();
     for (uint32_t i = lo & ~7u; i < hi; i += 8)
@@ -252,147 +207,27 @@ static float block_softmax(float *s, uint32_t lo, uint32_t hi, float *total) {
     return most;
 }
 
-/* (M, L, O) of a row becomes that of its span so far and this block. */
-static void merge(const struct tile_scratch *s, uint32_t r, size_t ep) {
-    float *out = s->out + r * ep;
-    const float *part = s->part + r * ep;
-    if (s->total[r] == 0) { /* its first block */
-        memcpy(out, part, ep * sizeof *out);
-        s->most[r] = s->block_most[r];
-        s->total[r] = s->block_total[r];
-        return;
-    }
-    float most = s->most[r] > s->block_most[r] ? s->most[r] : s->block_most[r];
-    __m256 a = avx2_exp(_mm256_set1_ps(s->most[r] - most));
-    __m256 b = avx2_exp(_mm256_set1_ps(s->block_most[r] - most));
-    float fa = _mm256_cvtss_f32(a), fb = _mm256_cvtss_f32(b);
+void avx2_merge(float *out, float *most, float *total, const float *part, float part_most,
+                float part_total, size_t ep) {
+    float larger = *most > part_most ? *most : part_most;
+    __m256 a = avx2_exp(_mm256_set1_ps(*most - larger));
+    __m256 b = avx2_exp(_mm256_set1_ps(part_most - larger));
     for (size_t d = 0; d < ep; d += 8)
         _mm256_storeu_ps(out + d, _mm256_fmadd_ps(_mm256_loadu_ps(part + d), b,
                                                   _mm256_mul_ps(_mm256_loadu_ps(out + d), a)));
-    s->most[r] = most;
-    s->total[r] = s->total[r] * fa + s->block_total[r] * fb;
+    *most = larger;
+    *total = *total * _mm256_cvtss_f32(a) + part_total * _mm256_cvtss_f32(b);
 }
 
-/* ---- the tile --------------------------------------------------------------------------------- */
-
-struct tile_walk {
-    const struct device *dev;
-    uint32_t segment, layer, kv_head;
-    uint32_t block; /* its first position */
-    uint32_t n;     /* query rows */
-    struct tile_scratch s;
+static const struct attend_ops ops = {
+    .rows_max = AVX2_TILE,
+    .qk = {qk[0], qk[1]},
+    .pv = {pv[0], pv[1]},
+    .softmax = softmax,
+    .merge = avx2_merge,
 };
-
-static uint32_t clip(uint32_t t, uint32_t lo, uint32_t n) {
-    return t <= lo ? 0 : t - lo >= n ? n : t - lo;
-}
-
-static const char *head_page(const struct tile_walk *w, uint32_t index) {
-    return cpu_page(w->dev, w->segment, w->layer, index) + w->kv_head * w->dev->head_bytes;
-}
-
-static void block_scores(const struct tile_walk *w, uint32_t n_active, uint32_t first,
-                         uint32_t end) {
-    const qk_fn *fn = qk[w->dev->limits.kv_dtype == DTYPE_BF16];
-    for (uint32_t p = first; p < end; p++) {
-        const char *page = head_page(w, p);
-        float *scores = w->s.scores + (p * PAGE_TOKENS - w->block);
-        for (uint32_t i = 0, n; i < n_active; i += n) {
-            n = avx2_tile_rows(n_active - i);
-            fn[n](page, w->dev->shape.head_dim, w->s.q, w->dev->head_pad, w->s.active + i, scores);
-        }
-    }
-}
-
-/* Rows that see the same positions of a page go through it together. */
-static void block_values(const struct tile_walk *w, uint32_t n_active, uint32_t first,
-                         uint32_t end) {
-    const pv_fn *fn = pv[w->dev->limits.kv_dtype == DTYPE_BF16];
-    const struct tile_scratch *s = &w->s;
-    for (uint32_t p = first; p < end; p++) {
-        uint32_t t0 = p * PAGE_TOKENS;
-        const char *page = head_page(w, p) + w->dev->head_bytes / 2;
-        for (uint32_t i = 0, n; i < n_active; i += n) {
-            uint32_t lo = clip(s->lo[s->active[i]], t0, PAGE_TOKENS);
-            uint32_t hi = clip(s->hi[s->active[i]], t0, PAGE_TOKENS);
-            uint32_t same = 1;
-            while (i + same < n_active && clip(s->lo[s->active[i + same]], t0, PAGE_TOKENS) == lo &&
-                   clip(s->hi[s->active[i + same]], t0, PAGE_TOKENS) == hi)
-                same++;
-            n = avx2_tile_rows(same);
-            if (lo < hi)
-                fn[n](page, lo, hi, s->scores + (t0 - w->block), s->active + i, w->dev->head_pad,
-                      s->part);
-        }
-    }
-}
-
-/* Returns pages read. */
-static uint32_t attend_block(struct tile_walk *w) {
-    const struct tile_scratch *s = &w->s;
-    uint32_t n_active = 0, least = UINT32_MAX, most = 0;
-    size_t ep = w->dev->head_pad;
-    for (uint32_t r = 0; r < w->n; r++) {
-        uint32_t lo = clip(s->lo[r], w->block, ATTEND_BLOCK);
-        uint32_t hi = clip(s->hi[r], w->block, ATTEND_BLOCK);
-        if (lo >= hi) continue;
-        s->active[n_active++] = r;
-        if (lo < least) least = lo;
-        if (hi > most) most = hi;
-        memset(s->part + r * ep, 0, ep * sizeof *s->part);
-    }
-    if (n_active == 0) return 0;
-    uint32_t first = (w->block + least) / PAGE_TOKENS;
-    uint32_t end = (uint32_t)div_ceil(w->block + most, PAGE_TOKENS);
-    block_scores(w, n_active, first, end);
-    for (uint32_t i = 0; i < n_active; i++) {
-        uint32_t r = s->active[i];
-        s->block_most[r] = block_softmax(
-            s->scores + r * (size_t)ATTEND_BLOCK, clip(s->lo[r], w->block, ATTEND_BLOCK),
-            clip(s->hi[r], w->block, ATTEND_BLOCK), &s->block_total[r]);
-    }
-    block_values(w, n_active, first, end);
-    for (uint32_t i = 0; i < n_active; i++)
-        merge(s, s->active[i], ep);
-    return end - first;
-}
-
-static void scale_copy(float *to, const float *from, uint32_t n, float scale) {
-    for (uint32_t i = 0; i < n; i++)
-        to[i] = from[i] * scale;
-}
 
 void avx2_attend_tile(struct device *dev, uint32_t layer, uint32_t tile, uint32_t kv_head,
                       void *scratch) {
-    const struct attend_tile *t = &dev->tiles[tile];
-    struct carve c = {.base = scratch};
-    struct tile_walk w = {.dev = dev,
-                          .segment = t->segment,
-                          .layer = layer,
-                          .kv_head = kv_head,
-                          .s = cut_scratch(dev, &c)};
-    const struct tile_scratch *s = &w.s;
-    uint32_t e = dev->shape.head_dim, least = UINT32_MAX, most = 0;
-    size_t ep = dev->head_pad, head = (size_t)kv_head * dev->group * e;
-    float scale = (float)(1 / sqrt((double)e));
-    for (uint32_t i = 0; i < t->n_rows; i++) {
-        uint32_t row = dev->order[t->first + i];
-        if (dev->row_lo[row] < least) least = dev->row_lo[row];
-        if (dev->row_hi[row] > most) most = dev->row_hi[row];
-        for (uint32_t h = 0; h < dev->group; h++, w.n++) {
-            scale_copy(s->q + w.n * ep, dev->q + row * dev->ld_q + head + h * e, e, scale);
-            s->lo[w.n] = dev->row_lo[row];
-            s->hi[w.n] = dev->row_hi[row];
-            s->total[w.n] = 0;
-        }
-    }
-    uint64_t n_pages = 0;
-    for (w.block = least / ATTEND_BLOCK * ATTEND_BLOCK; w.block < most; w.block += ATTEND_BLOCK)
-        n_pages += attend_block(&w);
-    dev->kv_pages_read += n_pages;
-    for (uint32_t n = 0; n < w.n; n++) {
-        uint32_t row = dev->order[t->first + n / dev->group];
-        float *o = dev->o + row * dev->ld_q + head + n % dev->group * e;
-        scale_copy(o, s->out + n * ep, e, 1.0f / s->total[n]);
-    }
+    attend_tile(&ops, dev, layer, tile, kv_head, scratch);
 }

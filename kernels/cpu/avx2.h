@@ -16,11 +16,6 @@
 
 enum { AVX2_TILE = 6 }; /* rows x 16 columns of accumulators fill 12 of the 16 registers */
 
-/* Rows of the next of the tiles that n rows are cut into: as even as can be, at most AVX2_TILE. */
-static inline uint32_t avx2_tile_rows(uint32_t n) {
-    return (uint32_t)div_ceil(n, div_ceil(n, AVX2_TILE));
-}
-
 /* Sum of the lanes by halves: ((0+4)+(2+6)) + ((1+5)+(3+7)). */
 static inline float avx2_sum(__m256 v) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -62,18 +57,25 @@ static inline __m256i avx2_load(const void *p) {
 }
 
 /* gemm_avx2.c */
-size_t avx2_matrix_bytes(enum dtype dtype, uint32_t rows, uint32_t cols, size_t *group_bytes);
+size_t avx2_matrix_bytes(struct matrix *m);
 void avx2_matrix_pack(const struct matrix *m, const struct tensor *src);
 void avx2_matrix_row(const struct matrix *m, uint32_t row, float *out);
 void avx2_step_sums(const float *x, uint32_t n_steps, float *sums);
 void avx2_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                      float (*acc)[GROUP]);
 
+/* int8_avx2.c */
+void avx2_quantise(const float *x, uint32_t n_steps, int8_t *q, float *scales, int32_t *qsums,
+                   float *sums);
+void avx2_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
+                    float (*acc)[GROUP]);
+
 /* attend_avx2.c */
 void avx2_kv_store(const struct device *dev, void *page, uint32_t at, const float *k,
                    const float *v);
 void avx2_attend_tile(struct device *dev, uint32_t layer, uint32_t tile, uint32_t kv_head,
                       void *scratch);
-size_t avx2_attend_scratch(const struct device *dev);
+void avx2_merge(float *out, float *most, float *total, const float *part, float part_most,
+                float part_total, size_t ep);
 
 #endif

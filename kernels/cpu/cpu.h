@@ -3,7 +3,7 @@
  *
  * The stages (stages.c, draws.c) are the same for every CPU table: they walk rows, deal out tasks
  * and call `ops` for the arithmetic. A table is one struct cpu_ops (ref: ops_ref.c; avx2:
- * ops_avx2.c, gemm_avx2.c, attend_avx2.c).
+ * ops_avx2.c, gemm_avx2.c, attend_avx2.c; avx512 likewise, with avx2's layouts and bits).
  *
  * Activations are float32, row-major. A row of n numbers lies in align_up(n, GROUP) floats whose
  * padding holds zeros, so that vector code needs no tail; logits alone have no padding.
@@ -35,32 +35,49 @@ _Static_assert(ATTEND_BLOCK % PAGE_TOKENS == 0, "a page never straddles two bloc
 struct matrix {
     void *data; /* NULL: the model has no such weight */
     enum dtype dtype;
+    bool int8; /* blocks of weights that meet activations in int8 */
     uint32_t rows, cols;
     size_t group_bytes; /* one group of GROUP output columns (rows of the matrix) */
 };
 
-/* Rows that go through one matrix. */
+/* Rows that go through one matrix. For int8 a row is quantised in steps of 32:
+ *
+ *   scale = max |x| / 127,  q = x * (127 / max |x|) to the nearest integer, ties to even
+ *
+ * A step whose maximum is below 2^-100 becomes zeros; one that holds an infinity or NaN gets that
+ * as its scale and q = 0, so that every product with it is NaN. */
 struct gemm_rows {
     const float *x; /* [n_rows], stride ldx */
     size_t ldx;
-    const float *sums; /* [n_rows][ldsums] sums of x over each K step; used by Q4_1 alone */
+    const float *sums; /* [n_rows][ldsums] sums over each K step of x, or of q times scale */
     size_t ldsums;
-    uint32_t n_rows; /* 1 .. ROW_BLOCK */
+    const int8_t *q;      /* int8: [n_rows], stride ldx */
+    const float *scales;  /* int8: [n_rows][ldsums] */
+    const int32_t *qsums; /* int8: [n_rows][ldsums] sum of q */
+    uint32_t n_rows;      /* 1 .. ROW_BLOCK */
 };
 
 struct device;
 
 struct cpu_ops {
-    /* Bytes of the packed matrix and of one group in it; then fill m->data. */
-    size_t (*matrix_bytes)(enum dtype dtype, uint32_t rows, uint32_t cols, size_t *group_bytes);
+    /* Set m->group_bytes from what else m says, return the bytes of all; then fill m->data. */
+    size_t (*matrix_bytes)(struct matrix *m);
     void (*matrix_pack)(const struct matrix *m, const struct tensor *src);
     /* Row `row` widened into out [cols]: exactly dtype_to_f32. */
     void (*matrix_row)(const struct matrix *m, uint32_t row, float *out);
     /* sums[i] = sum of x[32 i .. 32 i + 31]. */
     void (*step_sums)(const float *x, uint32_t n_steps, float *sums);
+    /* A row of n_steps * 32 numbers as int8: see gemm_rows. The same bits in every table. */
+    void (*quantise)(const float *x, uint32_t n_steps, int8_t *q, float *scales, int32_t *qsums,
+                     float *sums);
     /* acc[i][j] = sum_k W[32 group + j][k] x[i][k]. */
     void (*gemm_group)(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                        float (*acc)[GROUP]);
+    /* The same for m->int8, with the same bits in every table: for each step of 32 k
+     *   acc = fma((float)(sum of q of x times q of w) * scale, d, acc)
+     *   q4_1: acc = fma(m, sums, acc) */
+    void (*gemm_int8)(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
+                      float (*acc)[GROUP]);
     /* out = g * x / sqrt(mean(x^2) + eps) over n numbers; in place is fine. */
     void (*rmsnorm)(const float *x, const float *g, uint32_t n, float eps, float *out);
     /* gate[i] = silu(gate[i]) * up[i]; n a multiple of 8. */
@@ -127,6 +144,9 @@ struct device {
     float *x, *u, *q, *k, *v, *o, *gate;
     float *sums;
     size_t ld_sums;
+    int8_t *quantised; /* int8 activations: the rows that go through the next matrices */
+    float *scales;     /* [rows][ld_sums] */
+    int32_t *qsums;
     float *logits, *draft_logits; /* [max_logit_rows][vocab] */
     float *last_logits;           /* the one that the last forward wrote */
 
@@ -140,7 +160,14 @@ struct device {
 extern const struct cpu_ops cpu_ops_ref;
 #if defined(__x86_64__)
 extern const struct cpu_ops cpu_ops_avx2;
+extern const struct cpu_ops cpu_ops_avx512; /* without VNNI: avx2's gemm_int8 */
+extern const struct cpu_ops cpu_ops_avx512_vnni;
 #endif
+
+/* Rows of the next of the tiles that n rows are cut into: as even as can be, at most `most`. */
+static inline uint32_t even_rows(uint32_t n, uint32_t most) {
+    return (uint32_t)div_ceil(n, div_ceil(n, most));
+}
 
 static inline const struct matrix *cpu_weight(const struct device *dev, enum weight which,
                                               uint32_t layer) {

@@ -130,6 +130,10 @@ static size_t cut_workspace(struct device *dev, const struct device_limits *l, c
     dev->o = carve(&c, rows, dev->ld_q * f);
     dev->gate = carve(&c, rows, dev->ld_ff * f);
     dev->sums = carve(&c, u_rows, dev->ld_sums * f);
+    size_t q_rows = dev->shape.int8_activations ? u_rows : 0;
+    dev->quantised = carve(&c, q_rows, dev->ld_sums * GROUP);
+    dev->scales = carve(&c, q_rows, dev->ld_sums * f);
+    dev->qsums = carve(&c, q_rows, dev->ld_sums * sizeof *dev->qsums);
     size_t vocab = dev->shape.vocab_size;
     dev->logits = carve(&c, l->max_logit_rows, vocab * f);
     bool drafts = dev->shape.block_size > 0;

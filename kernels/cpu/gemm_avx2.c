@@ -34,9 +34,10 @@ enum {
 /* Expand: number k (0 .. 31) of the step for columns 8 v .. 8 v + 7. Nibbles of Q4_1 unsigned, of
  * Q4_0 signed; bytes of Q8_0 signed. z is the dword vector that holds k. */
 #define NIBBLE_UNSIGNED(z, j) \
-    _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(z, 4 * (j)), _mm256_set1_epi32(15)))
+    _mm256_cvtepi32_ps(       \
+        _mm256_and_si256(_mm256_srli_epi32(z, PACK_NIBBLE(j)), _mm256_set1_epi32(15)))
 #define NIBBLE_SIGNED(z, j) \
-    _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(z, 28 - 4 * (j)), 28))
+    _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(z, 28 - PACK_NIBBLE(j)), 28))
 #define BYTE_SIGNED(z, j) \
     _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(z, 24 - 8 * (j)), 24))
 #define HALF_AT(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
@@ -360,7 +361,7 @@ DEFINE_TILE(6)
 
 typedef void (*tile_fn)(const float *p, const float *x, size_t ldx, const float *d, const float *m,
                         const float *sums, size_t ldsums, float *at);
-/* avx2_tile_rows never cuts TILE_FROM rows or more into tiles of fewer than 3. */
+/* even_rows never cuts TILE_FROM rows or more into tiles of fewer than 3. */
 static const tile_fn tiles[AVX2_TILE + 1] = {[3] = tile_3, tile_4, tile_5, tile_6};
 
 void avx2_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
@@ -379,7 +380,7 @@ void avx2_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_r
         expand[m->dtype](step, panel);
         load_scales(m->dtype, step, &scales);
         for (uint32_t i = 0, n; i < in->n_rows; i += n) {
-            n = avx2_tile_rows(in->n_rows - i);
+            n = even_rows(in->n_rows - i, AVX2_TILE);
             for (uint32_t half = 0; half < 2; half++)
                 tiles[n](panel + half * HALF_FLOATS, in->x + i * in->ldx + s * GROUP, in->ldx,
                          scales.d + half * HALF, scales.minima ? scales.m + half * HALF : NULL,

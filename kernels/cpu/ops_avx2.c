@@ -2,6 +2,7 @@
  * index, so they depend on the vector's length alone. */
 #include <math.h>
 
+#include "kernels/cpu/attend.h"
 #include "kernels/cpu/avx2.h"
 
 /* sum of x^2: four vectors of lanes over blocks of 32, one over what is left, then the tail. */
@@ -69,11 +70,13 @@ const struct cpu_ops cpu_ops_avx2 = {
     .matrix_pack = avx2_matrix_pack,
     .matrix_row = avx2_matrix_row,
     .step_sums = avx2_step_sums,
+    .quantise = avx2_quantise,
     .gemm_group = avx2_gemm_group,
+    .gemm_int8 = avx2_gemm_int8,
     .rmsnorm = rmsnorm,
     .silu_mul = silu_mul,
     .rope = rope,
     .kv_store = avx2_kv_store,
     .attend_tile = avx2_attend_tile,
-    .attend_scratch = avx2_attend_scratch,
+    .attend_scratch = attend_scratch,
 };

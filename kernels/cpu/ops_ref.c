@@ -6,14 +6,19 @@
 
 #include "kernels/cpu/cpu.h"
 
-static size_t matrix_bytes(enum dtype dtype, uint32_t rows, uint32_t cols, size_t *group_bytes) {
-    (void)dtype;
-    *group_bytes = (size_t)GROUP * cols * sizeof(float);
-    return (size_t)rows * cols * sizeof(float);
+/* int8: the file's blocks as they are; else float32. */
+static size_t matrix_bytes(struct matrix *m) {
+    size_t row = m->int8 ? dtype_row_bytes(m->dtype, m->cols) : m->cols * sizeof(float);
+    m->group_bytes = GROUP * row;
+    return m->rows * row;
 }
 
 static void matrix_pack(const struct matrix *m, const struct tensor *src) {
-    dtype_to_f32(src->dtype, src->data, (size_t)m->rows * m->cols, m->data);
+    size_t n = (size_t)m->rows * m->cols;
+    if (m->int8)
+        memcpy(m->data, src->data, dtype_row_bytes(m->dtype, n));
+    else
+        dtype_to_f32(src->dtype, src->data, n, m->data);
 }
 
 static const float *row_of(const struct matrix *m, uint32_t row) {
@@ -21,6 +26,11 @@ static const float *row_of(const struct matrix *m, uint32_t row) {
 }
 
 static void matrix_row(const struct matrix *m, uint32_t row, float *out) {
+    if (m->int8) {
+        size_t row_bytes = dtype_row_bytes(m->dtype, m->cols);
+        dtype_to_f32(m->dtype, (const char *)m->data + row * row_bytes, m->cols, out);
+        return;
+    }
     memcpy(out, row_of(m, row), m->cols * sizeof *out);
 }
 
@@ -47,6 +57,79 @@ static void gemm_group(const struct matrix *m, uint32_t group, const struct gemm
             uint32_t row = group * GROUP + j;
             acc[i][j] =
                 row < m->rows ? (float)dot(row_of(m, row), in->x + i * in->ldx, m->cols) : 0;
+        }
+}
+
+/* ---- activations in int8 ----------------------------------------------------------------------- */
+
+/* The largest magnitude of a step, by its bits: above every number lies infinity, above it NaN. */
+static float largest(const float *x) {
+    uint32_t bits, most = 0;
+    for (uint32_t k = 0; k < GROUP; k++) {
+        memcpy(&bits, x + k, sizeof bits);
+        bits &= 0x7fffffff;
+        if (bits > most) most = bits;
+    }
+    float result;
+    memcpy(&result, &most, sizeof result);
+    return result;
+}
+
+static void quantise(const float *x, uint32_t n_steps, int8_t *q, float *scales, int32_t *qsums,
+                     float *sums) {
+    for (uint32_t i = 0; i < n_steps; i++, x += GROUP, q += GROUP) {
+        float most = largest(x);
+        bool tiny = most < 0x1p-100f, finite = isfinite(most) != 0;
+        float inverse = tiny || !finite ? 0 : 127.0f / most;
+        scales[i] = tiny ? 0 : finite ? most / 127.0f : most;
+        qsums[i] = 0;
+        for (uint32_t k = 0; k < GROUP; k++) {
+            q[k] = finite ? (int8_t)lrintf(x[k] * inverse) : 0;
+            qsums[i] += q[k];
+        }
+        sums[i] = (float)qsums[i] * scales[i];
+    }
+}
+
+/* sum of x's and w's integers over one block. */
+static int32_t dot_int8(enum dtype dtype, const uint8_t *block, const int8_t *x) {
+    const uint8_t *w = block + (dtype == DTYPE_Q4_1 ? 4 : 2);
+    int32_t sum = 0;
+    for (uint32_t k = 0; k < GROUP; k++) {
+        int32_t nibble = k < 16 ? w[k % 16] & 15 : w[k % 16] >> 4;
+        sum += x[k] * (dtype == DTYPE_Q8_0   ? (int8_t)w[k]
+                       : dtype == DTYPE_Q4_0 ? nibble - 8
+                                             : nibble);
+    }
+    return sum;
+}
+
+static float load_f16(const uint8_t *p) {
+    return f16_to_f32((uint16_t)(p[0] | p[1] << 8));
+}
+
+/* Output column `row` of the matrix for row i of in; the order of the floats is the definition. */
+static float gemm_int8_one(const struct matrix *m, uint32_t row, const struct gemm_rows *in,
+                           uint32_t i) {
+    size_t block_bytes = dtype_row_bytes(m->dtype, GROUP);
+    uint32_t n_steps = m->cols / GROUP;
+    const uint8_t *block = (const uint8_t *)m->data + (size_t)row * n_steps * block_bytes;
+    float acc = 0;
+    for (uint32_t s = 0; s < n_steps; s++, block += block_bytes) {
+        int32_t dot = dot_int8(m->dtype, block, in->q + i * in->ldx + s * GROUP);
+        acc = fmaf((float)dot * in->scales[i * in->ldsums + s], load_f16(block), acc);
+        if (m->dtype == DTYPE_Q4_1)
+            acc = fmaf(load_f16(block + 2), in->sums[i * in->ldsums + s], acc);
+    }
+    return acc;
+}
+
+static void gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
+                      float (*acc)[GROUP]) {
+    for (uint32_t i = 0; i < in->n_rows; i++)
+        for (uint32_t j = 0; j < GROUP; j++) {
+            uint32_t row = group * GROUP + j;
+            acc[i][j] = row < m->rows ? gemm_int8_one(m, row, in, i) : 0;
         }
 }
 
@@ -151,7 +234,9 @@ const struct cpu_ops cpu_ops_ref = {
     .matrix_pack = matrix_pack,
     .matrix_row = matrix_row,
     .step_sums = step_sums,
+    .quantise = quantise,
     .gemm_group = gemm_group,
+    .gemm_int8 = gemm_int8,
     .rmsnorm = rmsnorm,
     .silu_mul = silu_mul,
     .rope = rope,

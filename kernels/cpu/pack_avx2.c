@@ -1,4 +1,4 @@
-/* pack_avx2.c: how the avx2 table keeps a matrix, and reading one row of it back.
+/* pack_avx2.c: how the avx2 and avx512 tables keep a matrix, and reading one row of it back.
  *
  * Output columns (rows of W) in groups of 32; inside a group K ascends in steps of 32, and all that
  * one step needs lies together, so that a task reads one stream:
@@ -26,9 +26,9 @@ uint32_t pack_step_bytes(enum dtype dtype) {
     return step_bytes[dtype];
 }
 
-size_t avx2_matrix_bytes(enum dtype dtype, uint32_t rows, uint32_t cols, size_t *group_bytes) {
-    *group_bytes = div_ceil(cols, GROUP) * step_bytes[dtype];
-    return div_ceil(rows, GROUP) * *group_bytes;
+size_t avx2_matrix_bytes(struct matrix *m) {
+    m->group_bytes = div_ceil(m->cols, GROUP) * step_bytes[m->dtype];
+    return div_ceil(m->rows, GROUP) * m->group_bytes;
 }
 
 static void put_dword(uint8_t *step, uint32_t index, uint32_t column, uint32_t value) {
@@ -55,7 +55,7 @@ static void pack_block(enum dtype dtype, const uint8_t *block, uint8_t *step, ui
             uint32_t k = c * per_dword + j;
             uint32_t q = dtype == DTYPE_Q8_0 ? block[head + k] : nibble(block + head, k);
             if (dtype == DTYPE_Q4_0) q ^= 8; /* q - 8 in two's complement */
-            value |= q << j * (32 / per_dword);
+            value |= q << (dtype == DTYPE_Q8_0 ? 8 * j : PACK_NIBBLE(j));
         }
         put_dword(step, c, column, value);
     }
@@ -97,13 +97,15 @@ void avx2_matrix_pack(const struct matrix *m, const struct tensor *src) {
 /* Column `column` of a step back into a GGUF block, or into plain numbers. */
 static void unpack_block(enum dtype dtype, const uint8_t *step, uint32_t column, uint8_t *block) {
     uint32_t head = dtype == DTYPE_Q4_1 ? 4 : 2, per_dword = dtype == DTYPE_Q8_0 ? 4 : 8;
-    uint32_t n = GROUP / per_dword, bits = 32 / per_dword;
+    uint32_t n = GROUP / per_dword;
     const uint8_t *scales = step + (size_t)n * GROUP * 4;
     memset(block, 0, dtype_row_bytes(dtype, GROUP));
     memcpy(block, scales + 2 * column, 2);
     if (dtype == DTYPE_Q4_1) memcpy(block + 2, scales + 2 * GROUP + 2 * column, 2);
     for (uint32_t k = 0; k < GROUP; k++) {
-        uint32_t q = get_dword(step, k / per_dword, column) >> k % per_dword * bits;
+        uint32_t j = k % per_dword;
+        uint32_t q = get_dword(step, k / per_dword, column) >>
+                     (dtype == DTYPE_Q8_0 ? 8 * j : PACK_NIBBLE(j));
         if (dtype == DTYPE_Q8_0) {
             block[head + k] = (uint8_t)q;
             continue;

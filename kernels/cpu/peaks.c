@@ -15,7 +15,7 @@
 #include "kernels/kernels.h"
 
 enum {
-    PASSES = 8,
+    PASSES = 16,
     TASK_BYTES = 2 << 20,
     TASKS_A_THREAD = 16,   /* of multiply-adds */
     TASK_ROUNDS = 1 << 15, /* about a tenth of a millisecond */
@@ -107,6 +107,7 @@ static size_t buffer_bytes(void) {
 
 static const struct peaks_ops *choose(const char *table) {
 #if defined(__x86_64__)
+    if (strcmp(table, "avx512") == 0 && kernels_avx512()) return &peaks_ops_avx512;
     if (strcmp(table, "ref") != 0 && kernels_avx2()) return &peaks_ops_avx2;
 #endif
     (void)table;

@@ -17,7 +17,7 @@ struct peaks_ops {
 
 extern const struct peaks_ops peaks_ops_plain;
 #if defined(__x86_64__)
-extern const struct peaks_ops peaks_ops_avx2;
+extern const struct peaks_ops peaks_ops_avx2, peaks_ops_avx512;
 #endif
 
 #endif

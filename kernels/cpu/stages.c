@@ -18,8 +18,27 @@ struct row_phase {
     const float *in;  /* [n_rows] */
     size_t ld_in;
     const uint32_t *gather; /* row i reads in[gather[i]]; NULL: in[i] */
-    bool sums;
+    unsigned needs;         /* of the matrices that the rows go through next */
 };
+
+/* What a matrix wants beside the rows themselves. */
+enum { NEED_SUMS = 1, NEED_INT8 = 2 };
+
+static unsigned needs_of(const struct matrix *m) {
+    if (!m) return 0;
+    return m->int8 ? NEED_INT8 : m->dtype == DTYPE_Q4_1 ? NEED_SUMS : 0;
+}
+
+/* Rows x [n_steps * GROUP] of row number `row` made ready for its matrices. */
+static void prepare_row(struct device *dev, const float *x, size_t ldx, uint32_t row,
+                        unsigned needs) {
+    uint32_t n_steps = (uint32_t)(ldx / GROUP);
+    size_t at = row * dev->ld_sums;
+    if (needs & NEED_SUMS) dev->ops->step_sums(x, n_steps, dev->sums + at);
+    if (needs & NEED_INT8)
+        dev->ops->quantise(x, n_steps, dev->quantised + row * ldx, dev->scales + at,
+                           dev->qsums + at, dev->sums + at);
+}
 
 static void row_task(void *arg, uint32_t task, uint32_t thread) {
     (void)thread;
@@ -37,21 +56,18 @@ static void run_rows(struct row_phase *phase) {
     if (n) pool_run(phase->dev->pool, row_task, phase, (uint32_t)div_ceil(n, phase->chunk));
 }
 
-/* u[row] = RMSNorm(in[row]; norm), and the sums over K steps that 4-bit weights with minima need. */
+/* u[row] = RMSNorm(in[row]; norm). */
 static void norm_row(struct row_phase *phase, uint32_t row) {
     struct device *dev = phase->dev;
     uint32_t from = phase->gather ? phase->gather[row] : row;
     float *u = dev->u + row * dev->ld_model;
     dev->ops->rmsnorm(phase->in + from * phase->ld_in, cpu_vector(dev, phase->norm, phase->layer),
                       dev->shape.d_model, dev->shape.rms_eps, u);
-    if (phase->sums)
-        dev->ops->step_sums(u, (uint32_t)(dev->ld_model / GROUP), dev->sums + row * dev->ld_sums);
+    prepare_row(dev, u, dev->ld_model, row, phase->needs);
 }
 
-static void sums_row(struct row_phase *phase, uint32_t row) {
-    struct device *dev = phase->dev;
-    dev->ops->step_sums(phase->in + row * phase->ld_in, (uint32_t)(phase->ld_in / GROUP),
-                        dev->sums + row * dev->ld_sums);
+static void plain_row(struct row_phase *phase, uint32_t row) {
+    prepare_row(phase->dev, phase->in + row * phase->ld_in, phase->ld_in, row, phase->needs);
 }
 
 /* ---- phases over matrices --------------------------------------------------------------------- */
@@ -110,13 +126,18 @@ static void gemm_columns(struct gemm_phase *phase, const struct gemm_job *job, u
                            .sums = dev->sums + row0 * dev->ld_sums,
                            .ldsums = dev->ld_sums,
                            .n_rows = n_rows};
+    if (job->w->int8 || (job->up && job->up->int8)) {
+        in.q = dev->quantised + row0 * job->ldx;
+        in.scales = dev->scales + row0 * dev->ld_sums;
+        in.qsums = dev->qsums + row0 * dev->ld_sums;
+    }
     uint32_t col = group * GROUP, n = GROUP;
     if (!job->padded && job->w->rows - col < GROUP) n = job->w->rows - col;
-    dev->ops->gemm_group(job->w, group, &in, acc);
+    (job->w->int8 ? dev->ops->gemm_int8 : dev->ops->gemm_group)(job->w, group, &in, acc);
     for (uint32_t i = 0; i < n_rows; i++)
         finish_row(job, row0 + i, col, n, acc[i]);
     if (!job->up) return;
-    dev->ops->gemm_group(job->up, group, &in, acc);
+    (job->up->int8 ? dev->ops->gemm_int8 : dev->ops->gemm_group)(job->up, group, &in, acc);
     for (uint32_t i = 0; i < n_rows; i++) {
         float *y = job->y + (row0 + i) * job->ldy + col;
         if (job->up_bias)
@@ -152,10 +173,6 @@ static void run_gemm(struct gemm_phase *phase) {
     for (uint32_t i = 0; i < phase->n_jobs; i++)
         n_tasks += job_tasks(&phase->jobs[i], phase->run);
     pool_run(phase->dev->pool, gemm_task, phase, n_tasks);
-}
-
-static bool needs_sums(const struct matrix *m) {
-    return m->dtype == DTYPE_Q4_1;
 }
 
 /* ---- embed ------------------------------------------------------------------------------------ */
@@ -263,7 +280,7 @@ int cpu_qkv(struct device *dev, uint32_t layer) {
                              .in = dev->x,
                              .ld_in = dev->ld_model};
     for (int i = 0; i < 3; i++)
-        norm.sums |= needs_sums(gemm.jobs[i].w);
+        norm.needs |= needs_of(gemm.jobs[i].w);
     run_rows(&norm);
     run_gemm(&gemm);
     if (d) start_scratch(dev, layer);
@@ -301,9 +318,13 @@ int cpu_out_residual(struct device *dev, uint32_t layer) {
     gemm.jobs[0].x = dev->o;
     gemm.jobs[0].ldx = dev->ld_q;
     gemm.jobs[0].add = true;
-    struct row_phase sums = {
-        .dev = dev, .fn = sums_row, .n_rows = dev->n_rows, .in = dev->o, .ld_in = dev->ld_q};
-    if (needs_sums(gemm.jobs[0].w)) run_rows(&sums);
+    struct row_phase rows = {.dev = dev,
+                             .fn = plain_row,
+                             .n_rows = dev->n_rows,
+                             .in = dev->o,
+                             .ld_in = dev->ld_q,
+                             .needs = needs_of(gemm.jobs[0].w)};
+    if (rows.needs) run_rows(&rows);
     run_gemm(&gemm);
     return OK;
 }
@@ -328,12 +349,16 @@ int cpu_mlp(struct device *dev, uint32_t layer) {
                              .norm = WEIGHT_MLP_NORM,
                              .in = dev->x,
                              .ld_in = dev->ld_model,
-                             .sums = needs_sums(in.jobs[0].w) || needs_sums(in.jobs[0].up)};
+                             .needs = needs_of(in.jobs[0].w) | needs_of(in.jobs[0].up)};
     run_rows(&norm);
     run_gemm(&in);
-    struct row_phase sums = {
-        .dev = dev, .fn = sums_row, .n_rows = dev->n_rows, .in = dev->gate, .ld_in = dev->ld_ff};
-    if (needs_sums(out.jobs[0].w)) run_rows(&sums);
+    struct row_phase rows = {.dev = dev,
+                             .fn = plain_row,
+                             .n_rows = dev->n_rows,
+                             .in = dev->gate,
+                             .ld_in = dev->ld_ff,
+                             .needs = needs_of(out.jobs[0].w)};
+    if (rows.needs) run_rows(&rows);
     run_gemm(&out);
     return OK;
 }
@@ -354,7 +379,7 @@ int cpu_lm_head(struct device *dev) {
                              .in = dev->x,
                              .ld_in = dev->ld_model,
                              .gather = dev->logit_row,
-                             .sums = needs_sums(gemm.jobs[0].w)};
+                             .needs = needs_of(gemm.jobs[0].w)};
     run_rows(&norm);
     run_gemm(&gemm);
     return OK;

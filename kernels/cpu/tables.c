@@ -46,21 +46,54 @@ const struct kernels *kernels_avx2(void) {
     bool supported = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     return supported ? &table : NULL;
 }
+
+static int open_avx512(const struct model_shape *shape, uint32_t n_threads, struct device **out,
+                       struct err *err) {
+    bool vnni = __builtin_cpu_supports("avx512vnni");
+    return cpu_open(vnni ? &cpu_ops_avx512_vnni : &cpu_ops_avx512, shape, n_threads, out, err);
+}
+
+const struct kernels *kernels_avx512(void) {
+    static const struct kernels table = CPU_TABLE("avx512", open_avx512);
+    __builtin_cpu_init();
+    bool supported = kernels_avx2() && __builtin_cpu_supports("avx512f") &&
+                     __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                     __builtin_cpu_supports("avx512vl");
+    return supported ? &table : NULL;
+}
 #else
 const struct kernels *kernels_avx2(void) {
     return NULL;
 }
+
+const struct kernels *kernels_avx512(void) {
+    return NULL;
+}
 #endif
 
+/* Slowest first; `lacks`: what a processor without the table is without. */
+static const struct {
+    const char *name;
+    const struct kernels *(*find)(void);
+    const char *lacks;
+} tables[] = {
+    {"ref", kernels_ref, ""},
+    {"avx2", kernels_avx2, "AVX2, FMA or F16C"},
+    {"avx512", kernels_avx512, "AVX-512 F, BW, DQ or VL"},
+};
+
 const struct kernels *kernels_find(const char *name, struct err *err) {
-    const struct kernels *avx2 = kernels_avx2();
-    if (strcmp(name, "auto") == 0) return avx2 ? avx2 : kernels_ref();
-    if (strcmp(name, "ref") == 0) return kernels_ref();
-    if (strcmp(name, "avx2") == 0) {
-        if (!avx2)
-            err_set(err, ERR_INVALID, "kernels: avx2: this processor lacks AVX2, FMA or F16C");
-        return avx2;
+    const struct kernels *best = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(tables); i++) {
+        const struct kernels *table = tables[i].find();
+        if (table) best = table;
+        if (strcmp(name, tables[i].name) != 0) continue;
+        if (!table)
+            err_set(err, ERR_INVALID, "kernels: %s: this processor lacks %s", name,
+                    tables[i].lacks);
+        return table;
     }
-    err_set(err, ERR_INVALID, "kernels: '%.60s', expected auto, ref or avx2", name);
+    if (strcmp(name, "auto") == 0) return best;
+    err_set(err, ERR_INVALID, "kernels: '%.60s', expected auto, ref, avx2 or avx512", name);
     return NULL;
 }

@@ -113,11 +113,11 @@ int cpu_load(struct device *dev, enum weight which, uint32_t layer, const struct
     struct matrix *m = &dev->weights[(size_t)layer * WEIGHT_COUNT + which];
     if (m->data) return err_set(err, ERR_INVALID, "weights: %s: loaded twice", name);
 
-    struct matrix packed = {.dtype = src->dtype, .rows = src->rows, .cols = src->cols};
     bool vector = specs[which].rows == SIZE_ONE;
+    struct matrix packed = {.dtype = src->dtype, .rows = src->rows, .cols = src->cols};
+    packed.int8 = dev->shape.int8_activations && dtype_block(src->dtype) > 1;
     size_t bytes =
-        vector ? align_up(src->cols, GROUP) * sizeof(float)
-               : dev->ops->matrix_bytes(src->dtype, src->rows, src->cols, &packed.group_bytes);
+        vector ? align_up(src->cols, GROUP) * sizeof(float) : dev->ops->matrix_bytes(&packed);
     packed.data = memory_take(&dev->memory, bytes);
     if (!packed.data)
         return err_set(err, ERR_NOMEM, "weights: %s: no memory for %zu bytes", name, bytes);

@@ -218,7 +218,7 @@ def markdown(report):
            f"GB/s, multiply-adds {machine['multiply_add_flops_per_second'] / 1e9:.0f} GFLOP/s, measured in "
            f"the same run; load average {report['load_before'][0]:.1f} before, {report['load_after'][0]:.1f} "
            f"after, on {os.cpu_count()} cores.")
-    yield f"Model {report['model']}, kernel table {report['kernel_table']}. Median (min-max) of the rounds."
+    yield f"Model {report['model']}, kernel table {report['kernel_table']}, {report['activations']} activations. Median (min-max) of the rounds."
     yield ""
     yield "| | geryon |" + (" llama.cpp | geryon is faster by |" if peer else "")
     yield "|---|---|" + ("---|---|" if peer else "")
@@ -287,7 +287,7 @@ def main():
         "machine": {"cpu": first["machine"]["cpu"]} | {
             key: max(r["machine"][key] for r in ours.reports)
             for key in ("read_bytes_per_second", "multiply_add_flops_per_second")},
-        "model": args.model.name, "kernel_table": first["engine"]["kernel_table"],
+        "model": args.model.name, "kernel_table": first["engine"]["kernel_table"], "activations": first["engine"]["activations"],
         "commit": first["commit"], "arguments": {k: v if isinstance(v, (int, float, str, list)) else str(v)
                                                  for k, v in vars(args).items()},
         "load_before": load_before, "load_after": os.getloadavg(),

@@ -85,6 +85,26 @@ static void check_request(const struct api_request *r, const struct proto_limits
     }
 }
 
+/* The same bytes as a body of /tokenize and /detokenize. */
+static void try_tokens(enum route_kind kind, const char *body, size_t len,
+                       const struct proto_limits *limits) {
+    struct api_request request;
+    struct api_error err;
+    if (proto_parse_tokens(kind, body, len, limits, &request, &err)) {
+        check_error(&err);
+        return;
+    }
+    const struct prompt *prompt = &request.prompts[0];
+    require(request.n_prompts == 1 && strcmp(request.model, "m") == 0);
+    require(kind == ROUTE_TOKENIZE ? !prompt->ids : !prompt->text && !request.messages);
+    require(kind != ROUTE_TOKENIZE || (prompt->text != NULL) != (request.messages != NULL));
+    for (uint32_t i = 0; i < prompt->n_ids; i++)
+        require(prompt->ids[i] >= 0 && prompt->ids[i] < VOCAB);
+    for (size_t i = 0; request.messages && i < request.messages->n_items; i++)
+        check_message(&request.messages->items[i]);
+    api_request_free(&request);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const names[] = {"m"};
     if (size == 0) return 0;
@@ -104,5 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         check_request(&request, &limits);
         api_request_free(&request);
     }
+    try_tokens(data[0] & 1 ? ROUTE_TOKENIZE : ROUTE_DETOKENIZE, (const char *)data + 1, size - 1,
+               &limits);
     return 0;
 }

@@ -201,6 +201,47 @@ static void assert_same_result(const struct result *got, const struct result *wa
                  got->finish, (int)want->text_len, want->text, want->n_tokens, want->finish);
 }
 
+static uint64_t count_of(const struct histogram *h) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i <= h->n_bounds; i++)
+        n += h->counts[i];
+    return n;
+}
+
+/* What the engine counted is what its texts say of themselves, cut blocks and preemptions or not. */
+static void check_counters(const struct engine_gauges *gauges, const struct result *got,
+                           uint32_t n) {
+    uint64_t n_prompt = 0, n_output = 0, n_first = 0, n_accepted = 0, n_rejected = 0, n_passes = 0;
+    bool cancelled = false;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct seq_stats *stats = &got[i].stats;
+        n_prompt += stats->n_prompt;
+        n_output += stats->n_output;
+        n_first += stats->n_output > 0;
+        n_accepted += stats->n_accepted;
+        n_rejected += stats->n_rejected;
+        n_passes += stats->verify_passes;
+        cancelled = cancelled || got[i].finish == FINISH_CANCELLED;
+    }
+    assert_true(gauges->prompt_tokens == n_prompt ||
+                (cancelled && gauges->prompt_tokens < n_prompt));
+    assert_int_equal(gauges->generated_tokens, n_output);
+    assert_int_equal(gauges->accepted_tokens, n_accepted);
+    assert_true(gauges->proposed_tokens >= n_accepted + n_rejected);
+    assert_true(gauges->accepted_length.sum == (double)(n_output - n_first));
+    assert_int_equal(count_of(&gauges->accepted_length), n_passes);
+    assert_int_equal(count_of(&gauges->inter_token_seconds), n_output - n_first);
+    uint64_t by_position = 0, by_kind = 0;
+    for (uint32_t i = 0; i < gauges->n_draft_positions; i++)
+        by_position += gauges->accepted_position[i];
+    for (int kind = 0; kind < FORWARD_KINDS; kind++)
+        by_kind += gauges->forwards[kind];
+    assert_int_equal(by_position, n_accepted);
+    assert_int_equal(by_kind, gauges->draft_forwards + gauges->main_forwards);
+    assert_int_equal(gauges->forwards[FORWARD_DRAFT], gauges->draft_forwards);
+    assert_int_equal(gauges->batch_sequences, 0);
+}
+
 /* One scenario in random company; returns how many requests were preempted. */
 static uint32_t run_scenario(uint64_t seed) {
     struct rng rng;
@@ -261,9 +302,12 @@ static uint32_t run_scenario(uint64_t seed) {
         }
     }
     struct engine_gauges gauges;
+    assert_int_equal(engine_step(engine, t * 1000), 0); /* a turn without work empties the batch */
     engine_gauges(engine, &gauges);
     assert_int_equal(gauges.pages_used, 0);
     assert_int_equal(gauges.running + gauges.waiting, 0);
+    check_counters(&gauges, got, n);
+    assert_int_equal(gauges.preemptions, n_preempted);
     engine_destroy(engine);
     model_destroy(model);
     return n_preempted;

@@ -78,6 +78,7 @@ static void fill_info(struct model *model, const struct script *script, const ch
         .architecture = "scripted",
         .weight_dtype = "f32",
         .kernel_table = model->kernels->name,
+        .activations = "f32",
         .vocab_size = script->n_vocab,
         .context_length = script->context,
         .block_size = script->block_size,
@@ -138,6 +139,7 @@ int scripted_model_create(const char *json, size_t len, const struct model_optio
     if (rc == OK) rc = pretend_to_load(script->load_ms, options->progress, err);
     if (rc != OK) goto fail;
     fill_info(model, script, json, len);
+    model->info.chat_template = source;
     *out = model;
     return OK;
 fail:

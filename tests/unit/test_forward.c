@@ -2,7 +2,7 @@
  * bits depend on its own sequence alone. */
 #include "tests/unit/tiny_model.h"
 
-static const struct kernels *tables[2];
+static const struct kernels *tables[3]; /* ref, then the fast ones */
 static uint32_t n_tables;
 
 static float *logits_of(uint32_t n) {
@@ -12,21 +12,30 @@ static float *logits_of(uint32_t n) {
 /* Two tables in float32, 2 layers: rounding of sums of about 100 terms, carried through. */
 static const double ROUNDING = 2e-4;
 
-static void compare_with_ref(const struct tiny_options *o, const char *what) {
+/* The first fast table is close to ref, the others have its bits. */
+static void compare_over(const struct tiny_options *o, uint32_t n_tokens, uint32_t chunk,
+                         double tolerance, const char *what) {
     if (n_tables < 2) skip();
-    struct tiny ref = tiny_open(tables[0], o), fast = tiny_open(tables[1], o);
-    struct tiny_sequence s = tiny_sequence(0, 150, 7, 0, 1);
-    float *a = logits_of(150), *b = logits_of(150);
-    tiny_prefill(&ref, &s, 150 / (o->orthros ? 2 : 1), a);
-    tiny_prefill(&fast, &s, 150 / (o->orthros ? 2 : 1), b);
-    assert_close(b, a, (size_t)150 * o->vocab, ROUNDING, ROUNDING, what);
-    free(a);
-    free(b);
-    tiny_close(&ref);
-    tiny_close(&fast);
+    struct tiny_sequence s = tiny_sequence(0, n_tokens, 7, 9, 5);
+    size_t n = (size_t)n_tokens * o->vocab;
+    float *got[3] = {0};
+    for (uint32_t i = 0; i < n_tables; i++) {
+        got[i] = logits_of(n_tokens);
+        struct tiny t = tiny_open(tables[i], o);
+        tiny_prefill(&t, &s, chunk, got[i]);
+        tiny_close(&t);
+        if (i == 1) assert_close(got[1], got[0], n, tolerance, tolerance, what);
+        if (i > 1) assert_same_bits(got[i], got[1], n, what);
+    }
+    for (uint32_t i = 0; i < n_tables; i++)
+        free(got[i]);
 }
 
-static void avx2_matches_ref_in_every_weight_type(void **state) {
+static void compare_with_ref(const struct tiny_options *o, const char *what) {
+    compare_over(o, 150, 150 / (o->orthros ? 2 : 1), ROUNDING, what);
+}
+
+static void fast_tables_match_ref_in_every_weight_type(void **state) {
     (void)state;
     for (enum dtype w = 0; w < DTYPE_COUNT; w++) {
         struct tiny_options o = tiny_defaults();
@@ -38,7 +47,7 @@ static void avx2_matches_ref_in_every_weight_type(void **state) {
     }
 }
 
-static void avx2_matches_ref_in_odd_shapes(void **state) {
+static void fast_tables_match_ref_in_odd_shapes(void **state) {
     (void)state;
     const uint32_t dims[] = {2, 6, 12, 20, 48};
     for (size_t i = 0; i < ARRAY_LEN(dims); i++) {
@@ -49,24 +58,13 @@ static void avx2_matches_ref_in_odd_shapes(void **state) {
     }
 }
 
-static void avx2_matches_ref_over_long_histories(void **state) {
+static void fast_tables_match_ref_over_long_histories(void **state) {
     (void)state;
-    if (n_tables < 2) skip();
-    enum { N = 500 };
-    float *got[2] = {logits_of(N), logits_of(N)};
-    for (int i = 0; i < 2; i++) {
-        struct tiny_options o = tiny_defaults();
-        struct tiny t = tiny_open(tables[i], &o);
-        struct tiny_sequence s = tiny_sequence(0, N, 7, 9, 5);
-        tiny_prefill(&t, &s, 250, got[i]);
-        tiny_close(&t);
-    }
-    assert_close(got[1], got[0], (size_t)N * 320, ROUNDING, ROUNDING, "500 positions");
-    free(got[0]);
-    free(got[1]);
+    struct tiny_options o = tiny_defaults();
+    compare_over(&o, 500, 250, ROUNDING, "500 positions");
 }
 
-static void avx2_matches_ref_in_orthros_models(void **state) {
+static void fast_tables_match_ref_in_orthros_models(void **state) {
     (void)state;
     const uint32_t windows[] = {1, 8, 20, 130};
     for (size_t i = 0; i < ARRAY_LEN(windows); i++) {
@@ -78,21 +76,11 @@ static void avx2_matches_ref_in_orthros_models(void **state) {
 }
 
 /* bf16 KV rounds values that differ in their last bit to neighbours 2^-8 apart now and then. */
-static void avx2_matches_ref_with_bf16_kv(void **state) {
+static void fast_tables_match_ref_with_bf16_kv(void **state) {
     (void)state;
-    if (n_tables < 2) skip();
     struct tiny_options o = tiny_defaults();
     o.kv = DTYPE_BF16;
-    struct tiny ref = tiny_open(tables[0], &o), fast = tiny_open(tables[1], &o);
-    struct tiny_sequence s = tiny_sequence(0, 150, 7, 0, 1);
-    float *a = logits_of(150), *b = logits_of(150);
-    tiny_prefill(&ref, &s, 150, a);
-    tiny_prefill(&fast, &s, 150, b);
-    assert_close(b, a, (size_t)150 * 320, 5e-2, 5e-2, "bf16 kv");
-    free(a);
-    free(b);
-    tiny_close(&ref);
-    tiny_close(&fast);
+    compare_over(&o, 150, 150, 5e-2, "bf16 kv");
 }
 
 /* ---- row invariance --------------------------------------------------------------------------- */
@@ -236,11 +224,11 @@ static void cleared_pages_hold_zeros(void **state) {
 
 /* ---- cost: pages read ------------------------------------------------------------------------- */
 
-static uint64_t pages_of_prefill(uint32_t n_tokens, uint32_t window) {
+static uint64_t pages_of_prefill(const struct kernels *k, uint32_t n_tokens, uint32_t window) {
     struct tiny_options o = tiny_defaults();
     o.orthros = true;
     o.window = window;
-    struct tiny t = tiny_open(tables[1], &o);
+    struct tiny t = tiny_open(k, &o);
     struct tiny_sequence s = tiny_sequence(0, n_tokens, 3, 0, 1);
     uint64_t before = t.dev->kv_pages_read;
     for (uint32_t pos = 0; pos < n_tokens; pos += 100) {
@@ -256,42 +244,47 @@ static uint64_t pages_of_prefill(uint32_t n_tokens, uint32_t window) {
 static void windowed_prefill_reads_pages_in_linear_time(void **state) {
     (void)state;
     if (n_tables < 2) skip();
-    uint64_t n200 = pages_of_prefill(200, 16), n400 = pages_of_prefill(400, 16);
-    uint64_t full = pages_of_prefill(400, 400);
-    assert_true(n400 <= 2 * n200 + n200 / 4);
-    assert_true(full > 3 * n400);
+    for (uint32_t i = 1; i < n_tables; i++) {
+        uint64_t n200 = pages_of_prefill(tables[i], 200, 16);
+        uint64_t n400 = pages_of_prefill(tables[i], 400, 16);
+        uint64_t full = pages_of_prefill(tables[i], 400, 400);
+        assert_true(n400 <= 2 * n200 + n200 / 4);
+        assert_true(full > 3 * n400);
+    }
 }
 
 static void rows_of_a_position_share_each_page_read(void **state) {
     (void)state;
-    if (n_tables < 2) skip();
-    struct tiny_options o = tiny_defaults();
-    o.orthros = true;
-    o.window = 300;
-    struct tiny t = tiny_open(tables[1], &o);
-    struct tiny_sequence s = tiny_sequence(0, 170, 3, 0, 1);
-    struct segment chunk = tiny_segment(&s, VIEW_BASE, 0, 160, 0);
-    tiny_forward(&t, &chunk, 1);
-    tiny_end(&t);
-    struct segment both[2] = {tiny_segment(&s, VIEW_BASE, 160, 4, 0),
-                              tiny_segment(&s, VIEW_OUTPUT, 160, 4, 4)};
-    uint64_t before = t.dev->kv_pages_read;
-    tiny_forward(&t, both, 2);
-    tiny_end(&t);
-    /* 8 rows of 3 heads are one tile: 11 pages once for each layer and kv head */
-    assert_int_equal(t.dev->kv_pages_read - before, 11 * 2 * 2);
-    tiny_close(&t);
+    for (uint32_t i = 1; i < n_tables; i++) {
+        struct tiny_options o = tiny_defaults();
+        o.orthros = true;
+        o.window = 300;
+        struct tiny t = tiny_open(tables[i], &o);
+        struct tiny_sequence s = tiny_sequence(0, 170, 3, 0, 1);
+        struct segment chunk = tiny_segment(&s, VIEW_BASE, 0, 160, 0);
+        tiny_forward(&t, &chunk, 1);
+        tiny_end(&t);
+        struct segment both[2] = {tiny_segment(&s, VIEW_BASE, 160, 4, 0),
+                                  tiny_segment(&s, VIEW_OUTPUT, 160, 4, 4)};
+        uint64_t before = t.dev->kv_pages_read;
+        tiny_forward(&t, both, 2);
+        tiny_end(&t);
+        /* 8 rows of 3 heads are one tile: 11 pages once for each layer and kv head */
+        assert_int_equal(t.dev->kv_pages_read - before, 11 * 2 * 2);
+        tiny_close(&t);
+    }
 }
 
 int main(void) {
     tables[n_tables++] = kernels_ref();
     if (kernels_avx2()) tables[n_tables++] = kernels_avx2();
+    if (kernels_avx512()) tables[n_tables++] = kernels_avx512();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(avx2_matches_ref_in_every_weight_type),
-        cmocka_unit_test(avx2_matches_ref_in_odd_shapes),
-        cmocka_unit_test(avx2_matches_ref_over_long_histories),
-        cmocka_unit_test(avx2_matches_ref_in_orthros_models),
-        cmocka_unit_test(avx2_matches_ref_with_bf16_kv),
+        cmocka_unit_test(fast_tables_match_ref_in_every_weight_type),
+        cmocka_unit_test(fast_tables_match_ref_in_odd_shapes),
+        cmocka_unit_test(fast_tables_match_ref_over_long_histories),
+        cmocka_unit_test(fast_tables_match_ref_in_orthros_models),
+        cmocka_unit_test(fast_tables_match_ref_with_bf16_kv),
         cmocka_unit_test(standard_rows_do_not_depend_on_company),
         cmocka_unit_test(orthros_rows_do_not_depend_on_company),
         cmocka_unit_test(wide_identity_orthros_equals_the_standard_model),

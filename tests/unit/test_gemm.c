@@ -1,29 +1,54 @@
 /* One matrix against rows of activations: the packed layouts, the order of the sum, any row count. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
 #include "tests/harness.h"
 
-static const struct cpu_ops *fast(void) {
-#if defined(__x86_64__)
-    if (kernels_avx2()) return &cpu_ops_avx2;
-#endif
-    return NULL;
+/* Tables of this machine: ref first, then the fast ones. */
+static struct {
+    const char *name;
+    const struct cpu_ops *ops;
+} tables[4];
+static uint32_t n_tables;
+static char what_text[64];
+
+static void add_table(const char *name, const struct cpu_ops *ops) {
+    tables[n_tables].name = name;
+    tables[n_tables++].ops = ops;
 }
+
+/* For messages: "avx2 q4_1". */
+static uint32_t current;
+static const char *what(enum dtype dtype) {
+    snprintf(what_text, sizeof what_text, "%s %s", tables[current].name, dtype_name(dtype));
+    return what_text;
+}
+
+/* The test NAME: NAME_on each fast table. */
+#define ON_FAST_TABLES(NAME)                             \
+    static void NAME(void **state) {                     \
+        (void)state;                                     \
+        if (n_tables < 2) skip();                        \
+        for (current = 1; current < n_tables; current++) \
+            NAME##_on(tables[current].ops);              \
+    }
 
 /* A random matrix, its source, and padded random rows. */
 struct problem {
     struct tensor src;
     float *wide; /* [rows][cols] */
     struct matrix m;
-    float *x, *sums;
+    float *x, *sums, *scales;
+    int8_t *q;
+    int32_t *qsums;
     size_t ldx, ldsums;
 };
 
-static struct problem make_problem(const struct cpu_ops *ops, enum dtype dtype, uint32_t rows,
-                                   uint32_t cols, uint32_t n_x) {
+static struct problem make_problem_for(const struct cpu_ops *ops, bool int8, enum dtype dtype,
+                                       uint32_t rows, uint32_t cols, uint32_t n_x) {
     struct problem p = {.src = {.dtype = dtype, .rows = rows, .cols = cols}};
     struct rng rng;
     rng_seed(&rng, rows * 1000 + cols + dtype);
@@ -36,7 +61,8 @@ static struct problem make_problem(const struct cpu_ops *ops, enum dtype dtype, 
     dtype_to_f32(dtype, stored, n, p.wide);
     p.src.data = stored;
     p.m = (struct matrix){.dtype = dtype, .rows = rows, .cols = cols};
-    size_t bytes = ops->matrix_bytes(dtype, rows, cols, &p.m.group_bytes);
+    p.m.int8 = int8;
+    size_t bytes = ops->matrix_bytes(&p.m);
     p.m.data = aligned_alloc(64, align_up(bytes, 64));
     memset(p.m.data, 0, bytes);
     ops->matrix_pack(&p.m, &p.src);
@@ -44,12 +70,24 @@ static struct problem make_problem(const struct cpu_ops *ops, enum dtype dtype, 
     p.ldsums = p.ldx / GROUP;
     p.x = calloc(n_x * p.ldx, sizeof(float));
     p.sums = calloc(n_x * p.ldsums, sizeof(float));
+    p.scales = calloc(n_x * p.ldsums, sizeof(float));
+    p.q = calloc(n_x, p.ldx);
+    p.qsums = calloc(n_x * p.ldsums, sizeof(int32_t));
     for (uint32_t i = 0; i < n_x; i++) {
         for (uint32_t k = 0; k < cols; k++)
             p.x[i * p.ldx + k] = rng_normal(&rng);
-        ops->step_sums(p.x + i * p.ldx, (uint32_t)p.ldsums, p.sums + i * p.ldsums);
+        if (int8)
+            ops->quantise(p.x + i * p.ldx, (uint32_t)p.ldsums, p.q + i * p.ldx,
+                          p.scales + i * p.ldsums, p.qsums + i * p.ldsums, p.sums + i * p.ldsums);
+        else
+            ops->step_sums(p.x + i * p.ldx, (uint32_t)p.ldsums, p.sums + i * p.ldsums);
     }
     return p;
+}
+
+static struct problem make_problem(const struct cpu_ops *ops, enum dtype dtype, uint32_t rows,
+                                   uint32_t cols, uint32_t n_x) {
+    return make_problem_for(ops, false, dtype, rows, cols, n_x);
 }
 
 static void free_problem(struct problem *p) {
@@ -58,6 +96,9 @@ static void free_problem(struct problem *p) {
     free(p->m.data);
     free(p->x);
     free(p->sums);
+    free(p->scales);
+    free(p->q);
+    free(p->qsums);
 }
 
 /* y [n_x][rows rounded up to GROUP], rows `row0 .. row0 + n - 1` of x in one call. */
@@ -65,10 +106,17 @@ static void multiply(const struct cpu_ops *ops, const struct problem *p, uint32_
                      float *y) {
     static float acc[ROW_BLOCK][GROUP] __attribute__((aligned(64)));
     size_t ldy = align_up(p->m.rows, GROUP);
-    struct gemm_rows in = {p->x + row0 * p->ldx, p->ldx, p->sums + row0 * p->ldsums, p->ldsums, n};
+    struct gemm_rows in = {.x = p->x + row0 * p->ldx,
+                           .ldx = p->ldx,
+                           .sums = p->sums + row0 * p->ldsums,
+                           .ldsums = p->ldsums,
+                           .q = p->q + row0 * p->ldx,
+                           .scales = p->scales + row0 * p->ldsums,
+                           .qsums = p->qsums + row0 * p->ldsums,
+                           .n_rows = n};
     for (uint32_t g = 0; g < ldy / GROUP; g++) {
         memset(acc, 0xff, sizeof acc); /* whatever was there before must not matter */
-        ops->gemm_group(&p->m, g, &in, acc);
+        (p->m.int8 ? ops->gemm_int8 : ops->gemm_group)(&p->m, g, &in, acc);
         for (uint32_t i = 0; i < n; i++)
             memcpy(y + (row0 + i) * ldy + g * GROUP, acc[i], sizeof acc[i]);
     }
@@ -84,10 +132,7 @@ static const uint32_t shapes[][2] = {{320, 64},  {33, 96}, {1, 32}, {64, 576},
 
 /* Rounding of a sum of K products in float32 is below K 2^-24 sum |w x|; the chains of 16 make it
  * far less. Q4_1 adds q d and m apart, which lose a few bits against each other. */
-static void products_match_double_sums(void **state) {
-    (void)state;
-    const struct cpu_ops *ops = fast();
-    if (!ops) skip();
+static void products_match_double_sums_on(const struct cpu_ops *ops) {
     FOR_EACH_PROBLEM(d, s) {
         enum { N = 3 };
         struct problem p = make_problem(ops, d, shapes[s][0], shapes[s][1], N);
@@ -104,18 +149,16 @@ static void products_match_double_sums(void **state) {
                 }
                 double error = fabs((double)y[i * ldy + j] - sum);
                 if (!(error <= 2e-6 * size)) /* padding: exactly 0 */
-                    fail_msg("%s [%u,%u] row %u column %u: error %.3g of %.3g", dtype_name(d),
-                             p.m.rows, p.m.cols, i, j, error, size);
+                    fail_msg("%s [%u,%u] row %u column %u: error %.3g of %.3g", what(d), p.m.rows,
+                             p.m.cols, i, j, error, size);
             }
         free(y);
         free_problem(&p);
     }
 }
+ON_FAST_TABLES(products_match_double_sums)
 
-static void rows_have_the_same_bits_in_any_company(void **state) {
-    (void)state;
-    const struct cpu_ops *ops = fast();
-    if (!ops) skip();
+static void rows_have_the_same_bits_in_any_company_on(const struct cpu_ops *ops) {
     FOR_EACH_PROBLEM(d, s) {
         enum { N = ROW_BLOCK };
         struct problem p = make_problem(ops, d, shapes[s][0], shapes[s][1], N);
@@ -124,15 +167,16 @@ static void rows_have_the_same_bits_in_any_company(void **state) {
         for (uint32_t i = 0; i < N; i++)
             multiply(ops, &p, i, 1, alone);
         multiply(ops, &p, 0, N, together);
-        assert_same_bits(together, alone, n, dtype_name(d));
+        assert_same_bits(together, alone, n, what(d));
         for (uint32_t i = 0, count = 2; i < N; i += count, count = count % 13 + 1)
             multiply(ops, &p, i, count < N - i ? count : N - i, together);
-        assert_same_bits(together, alone, n, dtype_name(d));
+        assert_same_bits(together, alone, n, what(d));
         free(alone);
         free(together);
         free_problem(&p);
     }
 }
+ON_FAST_TABLES(rows_have_the_same_bits_in_any_company)
 
 /* The definition, in scalar code: gemm_avx2.c's head comment. */
 static float defined_sum(const struct problem *p, uint32_t row, const float *x, const float *sums) {
@@ -162,10 +206,7 @@ static float defined_sum(const struct problem *p, uint32_t row, const float *x, 
     return acc;
 }
 
-static void sums_follow_the_defined_order(void **state) {
-    (void)state;
-    const struct cpu_ops *ops = fast();
-    if (!ops) skip();
+static void sums_follow_the_defined_order_on(const struct cpu_ops *ops) {
     FOR_EACH_PROBLEM(d, s) {
         enum { N = 5 };
         struct problem p = make_problem(ops, d, shapes[s][0], shapes[s][1], N);
@@ -175,24 +216,24 @@ static void sums_follow_the_defined_order(void **state) {
         for (uint32_t i = 0; i < N; i++)
             for (uint32_t j = 0; j < p.m.rows; j++) {
                 float expected = defined_sum(&p, j, p.x + i * p.ldx, p.sums + i * p.ldsums);
-                assert_same_bits(y + i * ldy + j, &expected, 1, dtype_name(d));
+                assert_same_bits(y + i * ldy + j, &expected, 1, what(d));
             }
         free(y);
         free_problem(&p);
     }
 }
+ON_FAST_TABLES(sums_follow_the_defined_order)
 
 static void packed_rows_read_back_exactly(void **state) {
     (void)state;
-    const struct cpu_ops *all[2] = {&cpu_ops_ref, fast()};
-    for (int t = 0; t < 2; t++) {
-        if (!all[t]) continue;
+    for (current = 0; current < n_tables; current++) {
         FOR_EACH_PROBLEM(d, s) {
-            struct problem p = make_problem(all[t], d, shapes[s][0], shapes[s][1], 1);
+            const struct cpu_ops *ops = tables[current].ops;
+            struct problem p = make_problem(ops, d, shapes[s][0], shapes[s][1], 1);
             float *row = malloc(p.m.cols * sizeof *row);
             for (uint32_t j = 0; j < p.m.rows; j++) {
-                all[t]->matrix_row(&p.m, j, row);
-                assert_same_bits(row, p.wide + (size_t)j * p.m.cols, p.m.cols, dtype_name(d));
+                ops->matrix_row(&p.m, j, row);
+                assert_same_bits(row, p.wide + (size_t)j * p.m.cols, p.m.cols, what(d));
             }
             free(row);
             free_problem(&p);
@@ -200,12 +241,135 @@ static void packed_rows_read_back_exactly(void **state) {
     }
 }
 
+/* ---- activations in int8 ----------------------------------------------------------------------- */
+
+static const uint32_t int8_shapes[][2] = {{320, 64}, {33, 96}, {1, 32}, {64, 576}, {40, 1536}};
+
+#define FOR_EACH_INT8_PROBLEM(d, s)                       \
+    for (enum dtype d = DTYPE_Q8_0; d <= DTYPE_Q4_1; d++) \
+        for (size_t s = 0; s < ARRAY_LEN(int8_shapes); s++)
+
+/* ref is the definition: every table, alone and in company, has its bits. */
+static void int8_products_have_the_bits_of_ref(void **state) {
+    (void)state;
+    enum { N = ROW_BLOCK };
+    FOR_EACH_INT8_PROBLEM(d, s) {
+        const uint32_t *shape = int8_shapes[s];
+        struct problem ref = make_problem_for(&cpu_ops_ref, true, d, shape[0], shape[1], N);
+        size_t n = N * align_up(shape[0], GROUP);
+        float *expected = malloc(n * sizeof *expected), *y = malloc(n * sizeof *y);
+        multiply(&cpu_ops_ref, &ref, 0, N, expected);
+        for (current = 1; current < n_tables; current++) {
+            const struct cpu_ops *ops = tables[current].ops;
+            struct problem p = make_problem_for(ops, true, d, shape[0], shape[1], N);
+            multiply(ops, &p, 0, N, y);
+            assert_same_bits(y, expected, n, what(d));
+            for (uint32_t i = 0, count = 1; i < N; i += count, count = count % 13 + 1)
+                multiply(ops, &p, i, count < N - i ? count : N - i, y);
+            assert_same_bits(y, expected, n, what(d));
+            free_problem(&p);
+        }
+        free(expected);
+        free(y);
+        free_problem(&ref);
+    }
+}
+
+/* A quantised number is off by at most half a step of its block: max |x| / 254. */
+static void int8_products_are_near_the_exact_ones(void **state) {
+    (void)state;
+    current = 0;
+    FOR_EACH_INT8_PROBLEM(d, s) {
+        enum { N = 3 };
+        struct problem p =
+            make_problem_for(&cpu_ops_ref, true, d, int8_shapes[s][0], int8_shapes[s][1], N);
+        size_t ldy = align_up(p.m.rows, GROUP);
+        float *y = malloc(N * ldy * sizeof *y);
+        multiply(&cpu_ops_ref, &p, 0, N, y);
+        for (uint32_t i = 0; i < N; i++)
+            for (uint32_t j = 0; j < p.m.rows; j++) {
+                double sum = 0, bound = 0;
+                for (uint32_t k = 0; k < p.m.cols; k++) {
+                    double w = (double)p.wide[(size_t)j * p.m.cols + k];
+                    sum += w * (double)p.x[i * p.ldx + k];
+                    bound += fabs(w) * (double)p.scales[i * p.ldsums + k / GROUP] / 2;
+                }
+                double error = fabs((double)y[i * ldy + j] - sum);
+                if (!(error <= bound * 1.001 + 1e-6))
+                    fail_msg("%s row %u column %u: error %.3g of %.3g", what(d), i, j, error,
+                             bound);
+            }
+        free(y);
+        free_problem(&p);
+    }
+}
+
+/* The largest weights and rows there can be: no sum of 16 bits may saturate. */
+static void int8_extremes_do_not_saturate(void **state) {
+    (void)state;
+    for (enum dtype d = DTYPE_Q8_0; d <= DTYPE_Q4_1; d++)
+        for (int sign = -1; sign <= 1; sign += 2)
+            for (current = 0; current < n_tables; current++) {
+                const struct cpu_ops *ops = tables[current].ops;
+                struct problem p = make_problem_for(ops, true, d, 32, 64, 2);
+                uint8_t *stored = (uint8_t *)(uintptr_t)p.src.data;
+                size_t block = dtype_row_bytes(d, GROUP), head = d == DTYPE_Q4_1 ? 4 : 2;
+                uint8_t worst = d == DTYPE_Q8_0 ? 0x80 : d == DTYPE_Q4_0 ? 0x00 : 0xff;
+                for (size_t i = 0; i < 64; i++) {
+                    memset(stored + i * block + head, worst, block - head);
+                    memcpy(stored + i * block, (const uint16_t[]){0x3c00, 0}, head); /* d 1, m 0 */
+                }
+                ops->matrix_pack(&p.m, &p.src);
+                for (uint32_t k = 0; k < 64; k++)
+                    p.x[k] = (float)sign;
+                ops->quantise(p.x, 2, p.q, p.scales, p.qsums, p.sums);
+                float y[64], w = d == DTYPE_Q8_0 ? -128 : d == DTYPE_Q4_0 ? -8 : 15;
+                float expected = 0;
+                for (int s = 0; s < 2; s++)
+                    expected = fmaf(w * 32 * 127 * (float)sign * (1.0f / 127.0f), 1, expected);
+                multiply(ops, &p, 0, 1, y);
+                for (int j = 0; j < 32; j++)
+                    if (y[j] != expected) fail_msg("%s: %.9g, not %.9g", what(d), y[j], expected);
+                free_problem(&p);
+            }
+}
+
+static void quantising_has_the_bits_of_ref(void **state) {
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    enum { STEPS = 12, N = STEPS * GROUP };
+    float x[N], scales[2][STEPS], sums[2][STEPS];
+    int8_t q[2][N];
+    int32_t qsums[2][STEPS];
+    for (int round = 0; round < 200; round++) {
+        for (uint32_t k = 0; k < N; k++)
+            x[k] = rng_normal(&rng) * ldexpf(1, (int)rng_below(&rng, 40) - 20);
+        memset(x, 0, GROUP * sizeof *x); /* zeros */
+        x[GROUP] = 1e-36f, memset(x + GROUP + 1, 0, 31 * sizeof *x);
+        x[2 * GROUP + rng_below(&rng, GROUP)] = INFINITY;
+        x[3 * GROUP + rng_below(&rng, GROUP)] = NAN;
+        x[4 * GROUP + rng_below(&rng, GROUP)] = -3e38f;
+        for (uint32_t k = 0; k < GROUP; k++) /* ties, which go to even */
+            x[5 * GROUP + k] = k ? (float)k + 0.5f : 127;
+        cpu_ops_ref.quantise(x, STEPS, q[0], scales[0], qsums[0], sums[0]);
+        assert_true(scales[0][0] == 0 && scales[0][1] == 0 && qsums[0][1] == 0);
+        assert_true(isinf(scales[0][2]) && isnan(sums[0][2]) && isnan(scales[0][3]));
+        assert_true(q[0][5 * GROUP + 1] == 2 && q[0][5 * GROUP + 2] == 2);
+        for (current = 1; current < n_tables; current++) {
+            tables[current].ops->quantise(x, STEPS, q[1], scales[1], qsums[1], sums[1]);
+            assert_memory_equal(q[1], q[0], sizeof q[0]);
+            assert_memory_equal(qsums[1], qsums[0], sizeof qsums[0]);
+            assert_same_bits(scales[1], scales[0], STEPS, tables[current].name);
+            sums[1][2] = sums[0][2], sums[1][3] = sums[0][3]; /* any NaN */
+            assert_same_bits(sums[1], sums[0], STEPS, tables[current].name);
+        }
+    }
+}
+
 /* ---- the operations on one row ---------------------------------------------------------------- */
 
-static void row_operations_match_ref(void **state) {
-    (void)state;
-    const struct cpu_ops *ops = fast();
-    if (!ops) skip();
+static void row_operations_match_ref_on(const struct cpu_ops *ops) {
     struct rng rng;
     rng_seed(&rng, test_seed());
     enum { N = 160 };
@@ -232,11 +396,9 @@ static void row_operations_match_ref(void **state) {
         assert_close(a, b, n / 8 * 8, 1e-30, 1e-6, "silu"); /* exp within 2 ulp */
     }
 }
+ON_FAST_TABLES(row_operations_match_ref)
 
-static void silu_is_sound_at_the_ends(void **state) {
-    (void)state;
-    const struct cpu_ops *ops = fast();
-    if (!ops) skip();
+static void silu_is_sound_at_the_ends_on(const struct cpu_ops *ops) {
     float z[8] = {-3e38f, -200, -88, 88, 200, 1e30f, 0, NAN}, up[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     ops->silu_mul(z, up, 8);
     for (int i = 0; i < 3; i++)
@@ -244,15 +406,58 @@ static void silu_is_sound_at_the_ends(void **state) {
     assert_true(z[3] == 88 && z[4] == 200 && z[5] == 1e30f && z[6] == 0);
     assert_true(isnan(z[7]));
 }
+ON_FAST_TABLES(silu_is_sound_at_the_ends)
+
+/* All fast tables share one definition of every sum and function. */
+static void fast_tables_agree_bit_for_bit_on_rows(void **state) {
+    (void)state;
+    if (n_tables < 3) skip();
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    enum { N = 200 };
+    float x[N], y[N], c[N], out[2][4][N];
+    for (uint32_t n = 2; n <= N; n += 2)
+        for (current = 1; current < n_tables; current++) {
+            const struct cpu_ops *ops = tables[current].ops;
+            float(*to)[N] = out[current > 1];
+            if (current == 1)
+                for (uint32_t i = 0; i < N; i++) {
+                    x[i] = 3 * rng_normal(&rng);
+                    y[i] = rng_normal(&rng);
+                    c[i] = rng_normal(&rng);
+                }
+            memset(to, 0, sizeof out[0]);
+            ops->rmsnorm(x, y, n, 1e-5f, to[0]);
+            memcpy(to[1], y, sizeof y);
+            ops->rope(to[1], c, c + N / 2, n / 2);
+            memcpy(to[2], x, sizeof x);
+            ops->silu_mul(to[2], y, n / 8 * 8);
+            ops->step_sums(x, n / GROUP, to[3]);
+            if (current > 1)
+                assert_same_bits(to[0], out[0][0], (size_t)4 * N, tables[current].name);
+        }
+}
 
 int main(void) {
+    add_table("ref", &cpu_ops_ref);
+#if defined(__x86_64__)
+    if (kernels_avx2()) add_table("avx2", &cpu_ops_avx2);
+    if (kernels_avx512()) add_table("avx512", &cpu_ops_avx512);
+    if (kernels_avx512() && __builtin_cpu_supports("avx512vnni"))
+        add_table("avx512 vnni", &cpu_ops_avx512_vnni);
+#endif
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_match_double_sums),
         cmocka_unit_test(rows_have_the_same_bits_in_any_company),
         cmocka_unit_test(sums_follow_the_defined_order),
         cmocka_unit_test(packed_rows_read_back_exactly),
+        cmocka_unit_test(int8_products_have_the_bits_of_ref),
+        cmocka_unit_test(int8_products_are_near_the_exact_ones),
+        cmocka_unit_test(int8_extremes_do_not_saturate),
+        cmocka_unit_test(quantising_has_the_bits_of_ref),
         cmocka_unit_test(row_operations_match_ref),
         cmocka_unit_test(silu_is_sound_at_the_ends),
+        cmocka_unit_test(fast_tables_agree_bit_for_bit_on_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

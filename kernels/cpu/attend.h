@@ -1,0 +1,33 @@
+/* attend.h: attention over pages of 16 positions, shared by the vector tables; the layout of a page
+ * is in attend_avx2.c. */
+#ifndef GERYON_KERNELS_CPU_ATTEND_H
+#define GERYON_KERNELS_CPU_ATTEND_H
+
+#include "kernels/cpu/cpu.h"
+
+/* Scores of the query rows rows[0 .. n - 1] against a K page: scores[row][ATTEND_BLOCK], of which
+ * this page's 16 are written; q [row][ep]. */
+typedef void (*qk_fn)(const void *page, uint32_t e, const float *q, size_t ep, const uint32_t *rows,
+                      float *scores);
+/* part[row][0 .. ep - 1] += probs[row][t] v[t], t = lo .. hi - 1 of the V page. */
+typedef void (*pv_fn)(const void *page, uint32_t lo, uint32_t hi, const float *probs,
+                      const uint32_t *rows, size_t ep, float *part);
+
+struct attend_ops {
+    uint32_t rows_max;  /* query rows of one call */
+    const qk_fn *qk[2]; /* [f32, bf16][rows] */
+    const pv_fn *pv[2];
+    /* Scores lo .. hi - 1 into exp(score - maximum), 0 around them up to a multiple of 16;
+     * *total = their sum; returns the maximum. */
+    float (*softmax)(float *scores, uint32_t lo, uint32_t hi, float *total);
+    /* (most, total, out [ep]) of a row takes in those of its next block. */
+    void (*merge)(float *out, float *most, float *total, const float *part, float part_most,
+                  float part_total, size_t ep);
+};
+
+/* A task of stage attend, in scratch memory of attend_scratch bytes. */
+void attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t layer, uint32_t tile,
+                 uint32_t kv_head, void *scratch);
+size_t attend_scratch(const struct device *dev);
+
+#endif

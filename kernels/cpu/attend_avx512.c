@@ -1,0 +1,158 @@
+/* attend_avx512.c: what the avx512 table does to a page of K and V. Layouts and the order of every
+ * sum are those of attend_avx2.c, so the bits are too. A page's 16 positions are one register. */
+#include <math.h>
+
+#include "kernels/cpu/attend.h"
+#include "kernels/cpu/avx512.h"
+
+enum { ROWS_MAX = 8 };
+
+/* ---- scores of a page: 1 to 8 query rows x 16 positions ---------------------------------------- */
+
+#define QK_ROW(i)                         \
+    const float *q##i = q + rows[i] * ep; \
+    __m512 a##i = _mm512_setzero_ps();
+#define QK_MADD(i) a##i = _mm512_fmadd_ps(kd, _mm512_set1_ps(q##i[d]), a##i);
+#define QK_OUT(i)  _mm512_storeu_ps(scores + rows[i] * (size_t)ATTEND_BLOCK, a##i);
+
+#define DEFINE_QK(R, REPEAT)                                                         \
+    static void qk_f32_##R(const void *page, uint32_t e, const float *q, size_t ep,  \
+                           const uint32_t *rows, float *scores) {                    \
+        const float *k = page;                                                       \
+        REPEAT(QK_ROW)                                                               \
+        for (uint32_t d = 0; d < e; d++, k += PAGE_TOKENS) {                         \
+            __m512 kd = _mm512_loadu_ps(k);                                          \
+            REPEAT(QK_MADD)                                                          \
+        }                                                                            \
+        REPEAT(QK_OUT)                                                               \
+    }                                                                                \
+    static void qk_bf16_##R(const void *page, uint32_t e, const float *q, size_t ep, \
+                            const uint32_t *rows, float *scores) {                   \
+        const uint32_t *k = page;                                                    \
+        REPEAT(QK_ROW)                                                               \
+        for (uint32_t d = 0; d < e; d++, k += PAGE_TOKENS) {                         \
+            __m512i z = _mm512_loadu_si512(k);                                       \
+            __m512 kd = avx512_bf16_low(z);                                          \
+            REPEAT(QK_MADD)                                                          \
+            d++;                                                                     \
+            kd = avx512_bf16_high(z);                                                \
+            REPEAT(QK_MADD)                                                          \
+        }                                                                            \
+        REPEAT(QK_OUT)                                                               \
+    }
+
+DEFINE_QK(1, AVX2_REPEAT_1)
+DEFINE_QK(2, AVX2_REPEAT_2)
+DEFINE_QK(3, AVX2_REPEAT_3)
+DEFINE_QK(4, AVX2_REPEAT_4)
+DEFINE_QK(5, AVX2_REPEAT_5)
+DEFINE_QK(6, AVX2_REPEAT_6)
+DEFINE_QK(7, AVX512_REPEAT_7)
+DEFINE_QK(8, AVX512_REPEAT_8)
+
+static const qk_fn qk[2][ROWS_MAX + 1] = {
+    {NULL, qk_f32_1, qk_f32_2, qk_f32_3, qk_f32_4, qk_f32_5, qk_f32_6, qk_f32_7, qk_f32_8},
+    {NULL, qk_bf16_1, qk_bf16_2, qk_bf16_3, qk_bf16_4, qk_bf16_5, qk_bf16_6, qk_bf16_7, qk_bf16_8},
+};
+
+/* ---- p V of a page: 1 to 8 query rows, positions lo .. hi - 1 of the page ---------------------- */
+
+#define PV_ROW(i)                                               \
+    const float *p##i = probs + rows[i] * (size_t)ATTEND_BLOCK; \
+    float *o##i = part + rows[i] * ep;
+#define PV_LOAD(i) __m512 a##i = _mm512_loadu_ps(o##i + d);
+#define PV_MADD(i) a##i = _mm512_fmadd_ps(vt, _mm512_set1_ps(p##i[t]), a##i);
+#define PV_OUT(i)  _mm512_storeu_ps(o##i + d, a##i);
+#define PV_BF16(REPEAT, HALF)                                     \
+    {                                                             \
+        __m512 vt = HALF(_mm512_loadu_si512(v + t / 2 * ep + d)); \
+        REPEAT(PV_MADD)                                           \
+        t++;                                                      \
+    }
+
+#define DEFINE_PV(R, REPEAT)                                                                \
+    static void pv_f32_##R(const void *page, uint32_t lo, uint32_t hi, const float *probs,  \
+                           const uint32_t *rows, size_t ep, float *part) {                  \
+        const float *v = page;                                                              \
+        REPEAT(PV_ROW)                                                                      \
+        for (size_t d = 0; d < ep; d += 16) {                                               \
+            REPEAT(PV_LOAD)                                                                 \
+            for (uint32_t t = lo; t < hi; t++) {                                            \
+                __m512 vt = _mm512_loadu_ps(v + t * ep + d);                                \
+                REPEAT(PV_MADD)                                                             \
+            }                                                                               \
+            REPEAT(PV_OUT)                                                                  \
+        }                                                                                   \
+    }                                                                                       \
+    static void pv_bf16_##R(const void *page, uint32_t lo, uint32_t hi, const float *probs, \
+                            const uint32_t *rows, size_t ep, float *part) {                 \
+        const uint32_t *v = page;                                                           \
+        REPEAT(PV_ROW)                                                                      \
+        for (size_t d = 0; d < ep; d += 16) {                                               \
+            REPEAT(PV_LOAD)                                                                 \
+            uint32_t t = lo;                                                                \
+            if (t % 2 && t < hi) PV_BF16(REPEAT, avx512_bf16_high)                          \
+            while (t + 2 <= hi) {                                                           \
+                PV_BF16(REPEAT, avx512_bf16_low)                                            \
+                PV_BF16(REPEAT, avx512_bf16_high)                                           \
+            }                                                                               \
+            if (t < hi) PV_BF16(REPEAT, avx512_bf16_low)                                    \
+            REPEAT(PV_OUT)                                                                  \
+        }                                                                                   \
+    }
+
+DEFINE_PV(1, AVX2_REPEAT_1)
+DEFINE_PV(2, AVX2_REPEAT_2)
+DEFINE_PV(3, AVX2_REPEAT_3)
+DEFINE_PV(4, AVX2_REPEAT_4)
+DEFINE_PV(5, AVX2_REPEAT_5)
+DEFINE_PV(6, AVX2_REPEAT_6)
+DEFINE_PV(7, AVX512_REPEAT_7)
+DEFINE_PV(8, AVX512_REPEAT_8)
+
+static const pv_fn pv[2][ROWS_MAX + 1] = {
+    {NULL, pv_f32_1, pv_f32_2, pv_f32_3, pv_f32_4, pv_f32_5, pv_f32_6, pv_f32_7, pv_f32_8},
+    {NULL, pv_bf16_1, pv_bf16_2, pv_bf16_3, pv_bf16_4, pv_bf16_5, pv_bf16_6, pv_bf16_7, pv_bf16_8},
+};
+
+/* ---- softmax of a block ----------------------------------------------------------------------- */
+
+/* Lanes i .. i + 15 that lie in lo .. hi - 1. */
+static inline __mmask16 lanes(uint32_t i, uint32_t lo, uint32_t hi) {
+    uint32_t from = lo > i ? lo - i : 0, to = hi - i < 16 ? hi - i : 16;
+    return (__mmask16)((1u << to) - (1u << from));
+}
+
+/* Lanes outside the span are replaced before anything is made of them; the total keeps the eight
+ * lanes of attend_avx2.c, where adding 0 changes nothing. */
+static float softmax(float *s, uint32_t lo, uint32_t hi, float *total) {
+    const __m512 lowest = _mm512_set1_ps(-INFINITY);
+    __m512 most16 = lowest;
+    __m256 total8 = _mm256_setzero_ps();
+    for (uint32_t i = lo & ~15u; i < hi; i += 16)
+        most16 = _mm512_max_ps(most16, _mm512_mask_loadu_ps(lowest, lanes(i, lo, hi), s + i));
+    float most = _mm512_reduce_max_ps(most16);
+    most16 = _mm512_set1_ps(most);
+    for (uint32_t i = lo & ~15u; i < hi; i += 16) {
+        __m512 p = avx512_exp(_mm512_sub_ps(_mm512_loadu_ps(s + i), most16));
+        p = _mm512_maskz_mov_ps(lanes(i, lo, hi), p);
+        total8 = _mm256_add_ps(total8, _mm512_castps512_ps256(p));
+        total8 = _mm256_add_ps(total8, _mm512_extractf32x8_ps(p, 1));
+        _mm512_storeu_ps(s + i, p);
+    }
+    *total = avx2_sum(total8);
+    return most;
+}
+
+static const struct attend_ops ops = {
+    .rows_max = ROWS_MAX,
+    .qk = {qk[0], qk[1]},
+    .pv = {pv[0], pv[1]},
+    .softmax = softmax,
+    .merge = avx2_merge,
+};
+
+void avx512_attend_tile(struct device *dev, uint32_t layer, uint32_t tile, uint32_t kv_head,
+                        void *scratch) {
+    attend_tile(&ops, dev, layer, tile, kv_head, scratch);
+}

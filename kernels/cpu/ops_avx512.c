@@ -1,0 +1,81 @@
+/* ops_avx512.c: the avx512 table's operations on one row, with the bits of the avx2 table: two of
+ * its vectors of 8 lanes side by side. */
+#include <math.h>
+
+#include "kernels/cpu/attend.h"
+#include "kernels/cpu/avx512.h"
+
+/* sum of x^2 as in ops_avx2.c: s0 and s1, s2 and s3 share a register. */
+static float sum_squares(const float *x, uint32_t n) {
+    __m512 s01 = _mm512_setzero_ps(), s23 = s01;
+    uint32_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __m512 a = _mm512_loadu_ps(x + i), b = _mm512_loadu_ps(x + i + 16);
+        s01 = _mm512_fmadd_ps(a, a, s01);
+        s23 = _mm512_fmadd_ps(b, b, s23);
+    }
+    __m256 s0 = _mm512_castps512_ps256(s01), s1 = _mm512_extractf32x8_ps(s01, 1);
+    __m256 s2 = _mm512_castps512_ps256(s23), s3 = _mm512_extractf32x8_ps(s23, 1);
+    for (; i + 8 <= n; i += 8) {
+        __m256 a = _mm256_loadu_ps(x + i);
+        s0 = _mm256_fmadd_ps(a, a, s0);
+    }
+    float sum = avx2_sum(_mm256_add_ps(_mm256_add_ps(s0, s1), _mm256_add_ps(s2, s3)));
+    for (; i < n; i++)
+        sum += x[i] * x[i];
+    return sum;
+}
+
+static void rmsnorm(const float *x, const float *g, uint32_t n, float eps, float *out) {
+    float inverse = 1.0f / sqrtf(sum_squares(x, n) / (float)n + eps);
+    __m512 inverse16 = _mm512_set1_ps(inverse);
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        _mm512_storeu_ps(out + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), inverse16),
+                                                _mm512_loadu_ps(g + i)));
+    for (; i < n; i++)
+        out[i] = x[i] * inverse * g[i];
+}
+
+/* n is a multiple of 8: the last vector may be half of one. */
+static void silu_mul(float *gate, const float *up, uint32_t n) {
+    const __m512 one = _mm512_set1_ps(1.0f);
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 in = n - i < 16 ? 0xff : 0xffff;
+        __m512 z = _mm512_maskz_loadu_ps(in, gate + i);
+        __m512 e = avx512_exp(_mm512_sub_ps(_mm512_setzero_ps(), z));
+        __m512 silu = _mm512_div_ps(z, _mm512_add_ps(one, e));
+        /* below -88 e is cut off: the truth is 0 to 36 places; NaN passes */
+        __mmask16 keep = _mm512_cmp_ps_mask(z, _mm512_set1_ps(-88.0f), _CMP_NLT_UQ);
+        silu = _mm512_maskz_mov_ps(keep, silu);
+        _mm512_mask_storeu_ps(gate + i, in, _mm512_mul_ps(silu, _mm512_maskz_loadu_ps(in, up + i)));
+    }
+}
+
+static void rope(float *head, const float *cosines, const float *sines, uint32_t half) {
+    uint32_t m = 0;
+    for (; m + 8 <= half; m += 16) { /* whole eights fused, the rest not, as in ops_avx2.c */
+        __mmask16 in = half - m < 16 ? 0xff : 0xffff;
+        __m512 a = _mm512_maskz_loadu_ps(in, head + m);
+        __m512 b = _mm512_maskz_loadu_ps(in, head + half + m);
+        __m512 c = _mm512_maskz_loadu_ps(in, cosines + m), s = _mm512_maskz_loadu_ps(in, sines + m);
+        _mm512_mask_storeu_ps(head + m, in, _mm512_fmsub_ps(a, c, _mm512_mul_ps(b, s)));
+        _mm512_mask_storeu_ps(head + half + m, in, _mm512_fmadd_ps(b, c, _mm512_mul_ps(a, s)));
+    }
+    for (m = half / 8 * 8; m < half; m++) {
+        float a = head[m], b = head[half + m];
+        head[m] = a * cosines[m] - b * sines[m];
+        head[half + m] = b * cosines[m] + a * sines[m];
+    }
+}
+
+#define OPS(GEMM_INT8)                                                                         \
+    {                                                                                          \
+        .matrix_bytes = avx2_matrix_bytes, .matrix_pack = avx2_matrix_pack,                    \
+        .matrix_row = avx2_matrix_row, .step_sums = avx2_step_sums, .quantise = avx2_quantise, \
+        .gemm_group = avx512_gemm_group, .gemm_int8 = GEMM_INT8, .rmsnorm = rmsnorm,           \
+        .silu_mul = silu_mul, .rope = rope, .kv_store = avx2_kv_store,                         \
+        .attend_tile = avx512_attend_tile, .attend_scratch = attend_scratch                    \
+    }
+const struct cpu_ops cpu_ops_avx512 = OPS(avx2_gemm_int8);
+const struct cpu_ops cpu_ops_avx512_vnni = OPS(avx512_gemm_int8);
