@@ -9,7 +9,7 @@ B := build/$(CONFIG)
 ifeq ($(origin CC),default)
 CC := $(if $(filter fuzz,$(CONFIG)),clang,gcc)
 endif
-PKGS := libmicrohttpd libuv jansson libpcre2-8 libutf8proc
+PKGS := libmicrohttpd gnutls libuv jansson libpcre2-8 libutf8proc
 
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wundef -Wstrict-prototypes -Wmissing-prototypes \
         -Wpointer-arith -Wwrite-strings -Wformat=2
@@ -22,6 +22,7 @@ CFLAGS_fuzz := $(SANITIZE) -fsanitize=fuzzer-no-link,address,undefined -fno-sani
 CFLAGS := -std=c11 -g $(CFLAGS_$(CONFIG)) -D_GNU_SOURCE $(WARN) $(if $(WERROR),-Werror) -fno-common \
           -fstack-protector-strong -ffp-contract=off -I. -MMD -MP \
           $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+VERSION := $(shell sed -n 's/^\#define GERYON_VERSION "\(.*\)"/\1/p' kernels/base.h)
 COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 LDLIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -lpthread -ldl
 Q := $(if $(V),,@)
@@ -177,16 +178,29 @@ bench: ## build/bench/: speed offline and over HTTP; LLAMACPP_DIR=PATH beside ll
 	@python3 tests/bench/bench.py --model "$(or $(MODEL),models/SmolLM2-135M-Instruct.Q4_1.gguf)" \
 	    $(if $(LLAMACPP_DIR),--llamacpp "$(LLAMACPP_DIR)") $(BENCHFLAGS)
 
+# ---- containers -----------------------------------------------------------------------------------
+
+IMAGE ?= geryon:latest
+BASE ?= docker.io/library/debian:bookworm-slim
+.PHONY: image test-deploy
+image: ## container image by docker, podman or buildah: IMAGE=geryon:latest BASE=debian:bookworm-slim BUILDER=
+	@BUILDER="$(BUILDER)" IMAGE_FLAGS="$(IMAGE_FLAGS)" docker/build.sh "$(IMAGE)" "$(BASE)" "$(VERSION)" "$(COMMIT)"
+
+test-deploy: ## the image for real, without Docker, and the server behind nginx (root, buildah, debootstrap)
+	@tests/tools/deps.sh deploy
+	@$(SUBMAKE) build/venv/.ready
+	@models/get-smollm2.sh
+	@tests/deploy/image.sh
+	build/venv/bin/python tests/run.py --kind deploy --jobs 1 $(TESTFLAGS)
+
 # ---- what later parts bring ---------------------------------------------------------------------
 
-.PHONY: cuda check-gpu gpusim sim image test-clients test-deploy
+.PHONY: cuda check-gpu gpusim sim test-clients
 cuda check-gpu: WAITS := the CUDA backend (kernels/cuda)
 gpusim: WAITS := the CUDA backend and its simulator (tests/gpusim)
 sim: WAITS := the deterministic simulation (build/geryon-sim)
-image: WAITS := the container files (docker)
 test-clients: WAITS := the suite of other clients and load generators
-test-deploy: WAITS := the container image and its manifests (docker)
-cuda check-gpu gpusim sim image test-clients test-deploy:
+cuda check-gpu gpusim sim test-clients:
 	@echo "make $@: not in this version, waits for $(WAITS)" && exit 1
 
 .PHONY: clean help
@@ -195,6 +209,6 @@ clean: ## remove build/
 help: ## this list
 	@echo "make TARGET [CONFIG=release|debug|asan|tsan] [WERROR=1] [V=1]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
-	@echo "  later parts:  cuda check-gpu gpusim sim image test-clients test-deploy"
+	@echo "  later parts:  cuda check-gpu gpusim sim test-clients"
 
--include $(shell find build -name '*.d' 2>/dev/null)
+-include $(shell find build \( -path build/deploy -o -path build/venv \) -prune -o -name '*.d' -print 2>/dev/null)

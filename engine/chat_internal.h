@@ -293,6 +293,25 @@ struct chat_template {
 
 uint32_t chat_hash(const char *text, size_t len);
 
+/* ---- rendering with more said ------------------------------------------------------------------ */
+
+/* A stretch of an input text that is trusted; the rest of the text is not. */
+struct chat_span {
+    const char *text; /* inside the bytes of one string value */
+    size_t len;
+};
+
+struct chat_render_options {
+    const struct chat_span *spans; /* sorted by address, not overlapping */
+    size_t n_spans;
+    uint64_t *steps_left; /* lowered by what the rendering took; NULL: CHAT_STEPS_MAX */
+};
+
+int chat_template_render_with(const struct chat_template *tmpl, const struct chat *chat,
+                              const struct chat_variable *variables, size_t n_variables,
+                              const struct chat_render_options *options, struct rendered *out,
+                              struct err *err);
+
 /* ---- tokens ------------------------------------------------------------------------------------ */
 
 enum token_kind {
@@ -346,7 +365,8 @@ struct interp {
     const struct chat_template *tmpl;
     struct pool_chunk *chunks;
     size_t live; /* bytes in use: pool and growing buffers */
-    uint64_t steps;
+    uint64_t steps, steps_max;
+    const struct chat_render_options *options; /* never NULL */
     uint32_t eval_depth, call_depth, data_depth;
     uint64_t serial;       /* counts frames and namespaces */
     uint64_t oldest_write; /* smallest serial written to since the last mark */

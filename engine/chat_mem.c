@@ -34,8 +34,9 @@ bool chat_fail_memory(struct interp *in) {
 
 bool chat_charge(struct interp *in, uint64_t n) {
     in->steps += n;
-    if (in->steps <= CHAT_STEPS_MAX) return true;
-    return chat_fail(in, "the template takes more than %d steps", CHAT_STEPS_MAX);
+    if (in->steps <= in->steps_max) return true;
+    return chat_fail(in, "the template takes more than %llu steps",
+                     (unsigned long long)in->steps_max);
 }
 
 bool chat_charge_bytes(struct interp *in, size_t bytes) {

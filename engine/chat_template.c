@@ -64,9 +64,45 @@ void rendered_free(struct rendered *rendered) {
 static bool convert(struct interp *in, const struct value *v, uint32_t depth, bool trusted,
                     struct val *out);
 
+/* The first span that does not end before text. */
+static size_t find_span(const struct chat_render_options *options, const char *text) {
+    size_t lo = 0, hi = options->n_spans;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if ((uintptr_t)options->spans[mid].text < (uintptr_t)text)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* A text with trusted spans, from `at` on. */
+static bool convert_spans(struct interp *in, const char *text, size_t len, size_t at,
+                          struct val *out) {
+    const struct chat_render_options *options = in->options;
+    struct buf buf;
+    size_t done = 0;
+    chat_buf_init(in, &buf);
+    for (; at < options->n_spans; at++) {
+        const struct chat_span *span = &options->spans[at];
+        size_t start = (size_t)((uintptr_t)span->text - (uintptr_t)text);
+        if (start >= len) break;
+        ASSERT(start >= done && span->len <= len - start);
+        chat_buf_add(&buf, text + done, start - done, false);
+        chat_buf_add(&buf, span->text, span->len, true);
+        done = start + span->len;
+    }
+    chat_buf_add(&buf, text + done, len - done, false);
+    return chat_buf_finish(&buf, out);
+}
+
 static bool convert_text(struct interp *in, const char *text, size_t len, bool trusted,
                          struct val *out) {
     if (len > CHAT_MEMORY_MAX) return chat_fail_memory(in);
+    size_t at = len ? find_span(in->options, text) : in->options->n_spans;
+    if (at < in->options->n_spans && (uintptr_t)in->options->spans[at].text - (uintptr_t)text < len)
+        return convert_spans(in, text, len, at, out);
     const struct str *s = chat_str_new(in, text ? text : "", len, trusted);
     if (!s) return false;
     *out = val_str(s);
@@ -209,7 +245,10 @@ static int take_output(struct buf *buf, struct rendered *out, struct err *err) {
     return OK;
 }
 
+static const struct chat_render_options no_options;
+
 struct inputs {
+    const struct chat_render_options *options;
     const struct chat *chat; /* or: */
     const struct value *context;
     const struct chat_variable *variables;
@@ -238,7 +277,12 @@ static bool bind_inputs(struct interp *in, const struct inputs *inputs) {
 
 static int render(const struct chat_template *tmpl, const struct inputs *inputs, int64_t now,
                   struct rendered *out, struct err *err) {
-    struct interp in = {.tmpl = tmpl, .now = now, .oldest_write = UINT64_MAX};
+    uint64_t *steps_left = inputs->options->steps_left;
+    struct interp in = {.tmpl = tmpl,
+                        .options = inputs->options,
+                        .steps_max = steps_left ? *steps_left : CHAT_STEPS_MAX,
+                        .now = now,
+                        .oldest_write = UINT64_MAX};
     struct buf buf;
     chat_buf_init(&in, &buf);
     in.out = &buf;
@@ -248,16 +292,19 @@ static int render(const struct chat_template *tmpl, const struct inputs *inputs,
         in.frame = chat_frame_new(&in, in.frame);
         ok = in.frame && chat_exec(&in, tmpl->root);
     }
+    if (steps_left) *steps_left -= in.steps < *steps_left ? in.steps : *steps_left;
     int rc = ok && !in.failed ? take_output(&buf, out, err) : report(&in, err);
     chat_buf_drop(&buf);
     chat_pool_free(&in);
     return rc;
 }
 
-int chat_template_render(const struct chat_template *tmpl, const struct chat *chat,
-                         const struct chat_variable *variables, size_t n_variables,
-                         struct rendered *out, struct err *err) {
-    const struct inputs inputs = {.chat = chat, .variables = variables, .n_variables = n_variables};
+int chat_template_render_with(const struct chat_template *tmpl, const struct chat *chat,
+                              const struct chat_variable *variables, size_t n_variables,
+                              const struct chat_render_options *options, struct rendered *out,
+                              struct err *err) {
+    const struct inputs inputs = {
+        .options = options, .chat = chat, .variables = variables, .n_variables = n_variables};
     int rc = render(tmpl, &inputs, chat->now, out, err);
     if (rc || !chat->parse_specials) return rc;
     if (out->n_runs) out->runs[0] = (struct text_run){out->text, out->len, true};
@@ -265,8 +312,14 @@ int chat_template_render(const struct chat_template *tmpl, const struct chat *ch
     return OK;
 }
 
+int chat_template_render(const struct chat_template *tmpl, const struct chat *chat,
+                         const struct chat_variable *variables, size_t n_variables,
+                         struct rendered *out, struct err *err) {
+    return chat_template_render_with(tmpl, chat, variables, n_variables, &no_options, out, err);
+}
+
 int chat_template_render_context(const struct chat_template *tmpl, const struct value *context,
                                  int64_t now, struct rendered *out, struct err *err) {
-    const struct inputs inputs = {.context = context};
+    const struct inputs inputs = {.options = &no_options, .context = context};
     return render(tmpl, &inputs, now, out, err);
 }

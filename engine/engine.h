@@ -24,7 +24,7 @@ struct model_options {
     const char *name;        /* served name; NULL: directory's or file's base name */
     const char *dtype;       /* "auto", "f32", "bf16", "f16", "q8_0", "q4_0" */
     const char *cpu_table;   /* "auto", "ref", "avx2", "avx512" */
-    const char *activations; /* "auto", "int8", "f32": with 8- and 4-bit weights; NULL is auto */
+    const char *activations; /* "auto" (f32), "f32", "int8": with 8- and 4-bit weights; or NULL */
     uint32_t n_threads;      /* 0: cores this process may use (affinity, cpu.max) */
     uint32_t window;         /* 0, or give a model without Orthros streams this window */
     bool force_window;       /* bench: `window` replaces the model's own; 0 = all positions */
@@ -51,12 +51,13 @@ struct model_info {
     const int32_t *eos_ids;
     uint32_t n_eos_ids;
     bool has_chat_template;
-    const char *chat_template; /* its source, or NULL */
-    bool adds_bos;             /* the tokenizer adds a start token by itself */
+    const char *chat_template;       /* its source, or NULL */
+    const char *chat_template_error; /* why the template in the file cannot be used, or NULL */
+    bool adds_bos;                   /* the tokenizer adds a start token by itself */
     uint64_t weight_bytes;
     uint32_t n_threads; /* of the CPU backend */
     uint64_t
-        fingerprint; /* over weights (headers, sizes, samples), dtypes, window, table, activations */
+        fingerprint; /* weights (headers, sizes, samples), dtypes, window, table, activations */
 };
 
 /* Load a checkpoint. Implemented by engine/model.c; the scripted test binary links its own. */
@@ -109,15 +110,18 @@ int model_detokenize(const struct model *model, const int32_t *ids, uint32_t n, 
 
 /* What a chat route gives to the template. Values are borrowed until return. */
 struct chat {
-    const struct value *messages; /* array of objects, validated and normalised by proto */
-    const struct value *tools;    /* array or NULL */
-    const struct value *kwargs;   /* object: chat_template_kwargs, or NULL */
+    const struct value *messages;  /* array of objects, validated by proto */
+    const struct value *arguments; /* array: for each tool call of the messages, in order, the text
+                                      of its arguments as sent (the messages hold them as objects);
+                                      NULL: not known */
+    const struct value *tools;     /* array or NULL */
+    const struct value *kwargs;    /* object: chat_template_kwargs, or NULL */
     bool add_generation_prompt;
     bool parse_specials; /* control tokens in message contents are parsed, as Hugging Face does */
     int64_t now;         /* Unix seconds, for strftime_now */
 };
 
-/* Render the conversation and tokenise it. Control tokens count only in text that comes from the
+/* Give the messages the form that the template reads, render them and tokenise the text. Control tokens count only in text that comes from the
  * template itself, unless parse_specials. text_out (may be NULL) receives the malloc'd rendered
  * text. A template that refuses gives ERR_INVALID with its own message. Any thread. */
 int model_render_chat(const struct model *model, const struct chat *chat, struct tokens *out,

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/chat.h"
+#include "engine/chat_probe.h"
 #include "engine/checkpoint.h"
 #include "engine/loader.h"
 #include "engine/weights.h"
@@ -162,6 +162,18 @@ static int judge(FILE *out, struct checkpoint *ck, const struct model_options *o
     return rc;
 }
 
+/* What the probe finds. Templates join the special tokens to other text, so there must be some; what
+ * they are changes no answer. */
+static void judge_traits(FILE *out, const struct chat_template *tmpl, size_t len) {
+    static const struct chat_variable specials[] = {
+        {"bos_token", "<s>"}, {"eos_token", "</s>"}, {"pad_token", "<p>"}, {"unk_token", "<u>"}};
+    struct chat_traits traits;
+    char text[400];
+    chat_probe(tmpl, specials, ARRAY_LEN(specials), &traits);
+    chat_traits_describe(&traits, text, sizeof text);
+    fprintf(out, "%-18s %zu bytes%s%s\n", "chat template", len, text[0] ? ": " : "", text);
+}
+
 static void judge_template(FILE *out, struct checkpoint *ck) {
     struct err why = {0};
     struct chat_template *tmpl = NULL;
@@ -174,7 +186,7 @@ static void judge_template(FILE *out, struct checkpoint *ck) {
     else if (chat_template_create(source, len, &tmpl, &why))
         fprintf(out, "%-18s not usable: %s\n", "chat template", why.msg);
     else
-        fprintf(out, "%-18s %zu bytes\n", "chat template", len);
+        judge_traits(out, tmpl, len);
     chat_template_destroy(tmpl);
     free(source);
 }

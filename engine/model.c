@@ -205,15 +205,11 @@ static int set_text_side(struct model *m, struct checkpoint *ck, struct config *
     size_t len;
     rc = checkpoint_chat_template(ck, &source, &len, err);
     if (rc || !source) return rc;
-    /* A template we cannot read leaves a model that still completes texts. */
-    struct err why = {0};
-    if (chat_template_create(source, len, &m->chat_template, &why)) {
-        m->chat_template = NULL;
-        snprintf(m->chat_template_error, sizeof m->chat_template_error, "%s", why.msg);
+    model_set_chat_template(m, source, len);
+    if (m->chat_template)
+        m->chat_template_text = source;
+    else
         free(source);
-        return OK;
-    }
-    m->chat_template_text = source;
     return OK;
 }
 _Static_assert(sizeof((struct model *)0)->eos_ids == sizeof((struct config *)0)->eos_ids,
@@ -259,6 +255,7 @@ static void set_info(struct model *m, const struct config *config,
     info->window = m->shape.orthros ? m->shape.window : 0;
     info->eos_ids = m->eos_ids;
     info->has_chat_template = m->chat_template != NULL;
+    info->chat_template_error = m->chat_template_error[0] ? m->chat_template_error : NULL;
     info->chat_template = m->chat_template_text;
     info->adds_bos = tokenizer_adds_bos(m->tokenizer);
     info->weight_bytes = total;
@@ -279,10 +276,8 @@ static int set_fingerprint(struct model *m, struct checkpoint *ck,
 }
 
 int model_parse_activations(const char *name, bool *int8, struct err *err) {
-    *int8 = false;
-    if (!name || strcmp(name, "auto") == 0 || strcmp(name, "f32") == 0) return OK;
-    *int8 = strcmp(name, "int8") == 0;
-    if (*int8) return OK;
+    *int8 = name && strcmp(name, "int8") == 0;
+    if (!name || *int8 || strcmp(name, "auto") == 0 || strcmp(name, "f32") == 0) return OK;
     return err_set(err, ERR_INVALID, "activations: \"%.60s\", allowed are auto, int8, f32", name);
 }
 

@@ -3,7 +3,7 @@
 #ifndef GERYON_MODEL_H
 #define GERYON_MODEL_H
 
-#include "engine/chat.h"
+#include "engine/chat_probe.h"
 #include "engine/engine.h"
 #include "engine/tokenizer.h"
 #include "kernels/kernels.h"
@@ -16,11 +16,16 @@ struct model {
     struct device *device; /* weights loaded; the engine calls reserve */
     struct tokenizer *tokenizer;
     struct chat_template *chat_template; /* NULL: the model has none */
+    struct chat_traits chat_traits;      /* how it reads messages */
     char chat_template_error[256];       /* why the template could not be used, or "" */
     int32_t eos_ids[32];
     char *name, *path;
     struct model_costs costs;
     char *chat_template_text; /* the source of chat_template */
 };
+
+/* Parse and probe a template for a model that has its tokenizer. One that cannot be read leaves the
+ * model without, and the reason in chat_template_error: it still completes texts. */
+void model_set_chat_template(struct model *model, const char *source, size_t len);
 
 #endif

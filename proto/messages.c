@@ -5,12 +5,11 @@
 #include "proto/json.h"
 #include "proto/request_internal.h"
 
-/* The conversation as the template wants it, changed in place (the tree is the request's own):
+/* The conversation, checked, and freed of what the wire allows to say in two ways. Changed in place
+ * (the tree is the request's own); what else a template wants of it is known to the engine.
  *
- *   "developer"                      -> "system"
- *   [{"type":"text","text":"A"},..]  -> "A.."        content, joined without a separator
  *   content null, absent             -> ""           only beside tool_calls
- *   arguments "{\"city\":\"P\"}"     -> {"city":"P"} "" and null -> {}
+ *   arguments "{\"city\":\"P\"}"     -> {"city":"P"} "" and null -> {}; the text is kept too
  *   "reasoning"                      -> "reasoning_content", unless that is there
  *   "tool_calls": [], any key: null  -> no such key
  *
@@ -177,14 +176,11 @@ int messages_check_types(struct value *messages, struct api_error *err) {
 
 /* ---- values ------------------------------------------------------------------------------------- */
 
-static int store_role(struct value *message, const char *of, struct api_error *err) {
+static int check_role(struct value *message, const char *of, struct api_error *err) {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
     struct value *role = fields_member(message, "role");
-    for (size_t i = 0; i < ARRAY_LEN(roles); i++) {
-        if (!fields_equal(role, roles[i])) continue;
-        if (fields_equal(role, "developer")) *role = text_value(roles[0], strlen(roles[0]));
-        return OK;
-    }
+    for (size_t i = 0; i < ARRAY_LEN(roles); i++)
+        if (fields_equal(role, roles[i])) return OK;
     char quoted[CHARS_QUOTE_CAP];
     struct path path = path_make("%s.role", of);
     return api_error_set(err, API_INVALID_VALUE, path.text,
@@ -192,31 +188,17 @@ static int store_role(struct value *message, const char *of, struct api_error *e
                          chars_quote(quoted, role->text, role->len));
 }
 
-/* Parts of text to one text. */
-static int join_parts(struct value *content, const char *of, struct arena *arena,
-                      struct api_error *err) {
-    size_t len = 0, at = 0;
+static int check_parts(struct value *content, const char *of, struct api_error *err) {
     for (size_t i = 0; i < content->n_items; i++) {
         struct value *part = &content->items[i];
         const struct value *type = fields_member(part, "type");
-        if (fields_equal(type, "text")) {
-            len += fields_member(part, "text")->len; /* at most the body's */
-            continue;
-        }
+        if (fields_equal(type, "text")) continue;
         char quoted[CHARS_QUOTE_CAP];
         struct path path = path_make("%s.content[%zu]", of, i);
         return api_error_set(err, API_UNSUPPORTED_PARAMETER, path.text,
                              "%s has the type %s, but only text is supported", path.text,
                              chars_quote(quoted, type->text, type->len));
     }
-    char *text = arena_alloc(arena, len + 1);
-    if (!text) return no_memory(err);
-    for (size_t i = 0; i < content->n_items; i++) {
-        const struct value *part = fields_member(&content->items[i], "text");
-        memcpy(text + at, part->text, part->len);
-        at += part->len;
-    }
-    *content = text_value(text, len);
     return OK;
 }
 
@@ -224,19 +206,29 @@ static int store_content(struct value *message, const char *of, struct arena *ar
                          struct api_error *err) {
     struct value *content = fields_member(message, "content");
     struct value *calls = fields_member(message, "tool_calls");
-    if (content) return content->kind == VALUE_ARRAY ? join_parts(content, of, arena, err) : OK;
+    if (content) return content->kind == VALUE_ARRAY ? check_parts(content, of, err) : OK;
     if (!calls || calls->n_items == 0) return missing(err, of, "content");
     return object_set(arena, message, "content", text_value("", 0)) ? OK : no_memory(err);
 }
 
+/* What storing calls needs besides them. */
+struct call_store {
+    size_t *values_left;
+    struct arena *arena;
+    struct value *texts; /* of the arguments as sent, of all calls so far */
+};
+
 /* The arguments of one call: JSON text to the object it holds. */
-static int store_arguments(struct value *function, const char *of, size_t *values_left,
-                           struct arena *arena, struct api_error *err) {
+static int store_arguments(struct value *function, const char *of, struct call_store *store,
+                           struct api_error *err) {
     const struct value *text = fields_member(function, "arguments");
     struct value object = {.kind = VALUE_OBJECT};
+    struct value *sent = &store->texts->items[store->texts->n_items++];
+    *sent = text && text->len ? *text : text_value("{}", 2);
     struct api_error fault;
     if (text && text->len > 0) {
-        int rc = json_parse_counted(text->text, text->len, values_left, arena, &object, &fault);
+        int rc = json_parse_counted(text->text, text->len, store->values_left, store->arena,
+                                    &object, &fault);
         if (rc && fault.status >= 500) {
             *err = fault;
             return rc;
@@ -247,11 +239,11 @@ static int store_arguments(struct value *function, const char *of, size_t *value
                                  "%s must be a string that holds a JSON object", path.text);
         }
     }
-    return object_set(arena, function, "arguments", object) ? OK : no_memory(err);
+    return object_set(store->arena, function, "arguments", object) ? OK : no_memory(err);
 }
 
-static int store_calls(struct value *message, const char *of, size_t *values_left,
-                       struct arena *arena, struct api_error *err) {
+static int store_calls(struct value *message, const char *of, struct call_store *store,
+                       struct api_error *err) {
     struct value *calls = fields_member(message, "tool_calls");
     if (!calls || calls->n_items == 0) return OK;
     if (!fields_equal(fields_member(message, "role"), "assistant")) {
@@ -271,7 +263,7 @@ static int store_calls(struct value *message, const char *of, size_t *values_lef
         }
         struct path path = path_make("%s.tool_calls[%zu].function", of, i);
         struct value *function = fields_member(call, "function");
-        int rc = store_arguments(function, path.text, values_left, arena, err);
+        int rc = store_arguments(function, path.text, store, err);
         if (rc) return rc;
     }
     return OK;
@@ -298,23 +290,35 @@ static void rename_reasoning(struct value *message) {
                 (struct value_key){.text = "reasoning_content", .len = strlen("reasoning_content")};
 }
 
-static int store_message(struct value *message, const char *path, size_t *values_left,
-                         struct arena *arena, struct api_error *err) {
-    int rc = store_role(message, path, err);
+static int store_message(struct value *message, const char *path, struct call_store *store,
+                         struct api_error *err) {
+    int rc = check_role(message, path, err);
     if (!rc) rc = refuse_others(message, path, err);
-    if (!rc) rc = store_content(message, path, arena, err);
+    if (!rc) rc = store_content(message, path, store->arena, err);
     if (!rc && fields_equal(fields_member(message, "role"), "tool") &&
         !fields_member(message, "tool_call_id"))
         rc = missing(err, path, "tool_call_id");
-    if (!rc) rc = store_calls(message, path, values_left, arena, err);
+    if (!rc) rc = store_calls(message, path, store, err);
     if (rc) return rc;
     drop_absent(message);
     rename_reasoning(message);
     return OK;
 }
 
+static size_t count_calls(struct value *messages) {
+    size_t n = 0;
+    for (size_t i = 0; i < messages->n_items; i++) {
+        const struct value *calls = fields_member(&messages->items[i], "tool_calls");
+        if (calls) n += calls->n_items;
+    }
+    return n;
+}
+
 int messages_store(struct value *messages, const struct proto_limits *limits, size_t *values_left,
                    struct api_request *request, struct api_error *err) {
+    if (!limits->has_chat_template && limits->chat_template_error)
+        return api_error_set(err, API_INVALID_VALUE, "messages", "messages cannot be rendered: %s",
+                             limits->chat_template_error);
     if (!limits->has_chat_template)
         return api_error_set(err, API_INVALID_VALUE, "messages",
                              "messages cannot be rendered: the model has no chat template");
@@ -322,12 +326,20 @@ int messages_store(struct value *messages, const struct proto_limits *limits, si
         return api_error_set(err, API_INVALID_VALUE, "messages",
                              "messages must hold 1 to %d messages, got %zu", MESSAGES_MAX,
                              messages->n_items);
+    struct value *texts = arena_alloc(request->arena, sizeof *texts);
+    size_t n_calls = count_calls(messages);
+    if (!texts) return no_memory(err);
+    *texts = (struct value){.kind = VALUE_ARRAY};
+    texts->items = arena_alloc(request->arena, (n_calls + 1) * sizeof *texts->items);
+    if (!texts->items) return no_memory(err);
+    struct call_store store = {values_left, request->arena, texts};
     for (size_t i = 0; i < messages->n_items; i++) {
         struct path path = path_make("messages[%zu]", i);
-        int rc = store_message(&messages->items[i], path.text, values_left, request->arena, err);
+        int rc = store_message(&messages->items[i], path.text, &store, err);
         if (rc) return rc;
     }
     request->messages = messages;
+    request->call_arguments = texts;
     return OK;
 }
 

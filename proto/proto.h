@@ -82,7 +82,8 @@ struct proto_limits {
     bool tokenizer_adds_bos; /* "" is a valid prompt only then */
     bool strict_params;      /* unknown fields: 400 instead of ignored */
     bool has_chat_template;
-    const char *const *model_names; /* served names; the first is the default */
+    const char *chat_template_error; /* why the one there cannot be used, or NULL */
+    const char *const *model_names;  /* served names; the first is the default */
     size_t n_model_names;
 };
 
@@ -107,9 +108,10 @@ struct api_request {
     struct prompt *prompts;
     uint32_t n_prompts;
     bool add_special_tokens;
-    /* chat: messages normalised (developer -> system, text parts joined, empty tool_calls
-     * removed), ready for the template */
+    /* chat: messages checked; arguments of calls are objects, content is a string or text parts, and
+     * nothing is null or an empty tool_calls */
     const struct value *messages;
+    const struct value *call_arguments; /* array: the arguments' texts as sent, over all messages */
     const struct value *template_kwargs; /* object or NULL */
     /* names of unknown fields, for a log line: the first few, and how many there were; may be cut */
     const char *ignored[IGNORED_FIELDS_MAX];

@@ -21,7 +21,7 @@ int prompt_check_types(const struct value *prompt, struct api_error *err);
 int prompt_store(const struct value *prompt, const struct proto_limits *limits,
                  struct api_request *request, struct api_error *err);
 
-/* messages.c: the conversation, normalised in place for the template. values_left bounds the values
+/* messages.c: the conversation, checked and freed of double forms in place. values_left bounds the values
  * of tool-call arguments, which are JSON inside strings. */
 int messages_check_types(struct value *messages, struct api_error *err);
 int messages_store(struct value *messages, const struct proto_limits *limits, size_t *values_left,

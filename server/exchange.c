@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/ioctl.h>
 
 #include "server/clock.h"
+#include "server/cors.h"
 #include "server/front.h"
 #include "server/generation.h"
 #include "server/ids.h"
@@ -14,18 +14,18 @@
 #include "server/routes.h"
 
 enum {
-    READ_SILENCE_US = 30 * 1000000, /* head incomplete, or no body byte */
-    IDLE_US = 75 * 1000000,         /* no request line */
-    SLOW_READER_US = 60 * 1000000,  /* with SLOW_READER_BYTES waiting for it */
+    BODY_BYTES_PER_SECOND = 1024,
     SLOW_READER_BYTES = 1 << 20,
     OUT_BYTES_MAX = 16 << 20,   /* never hold more for one client */
+    OUT_BYTES_SMALL = 64 << 10, /* what each may hold however much all hold */
+    OUT_TOTAL_MAX = 256 << 20,  /* all clients together: beyond, those that lag are given up */
     AHEAD_BYTES_MAX = 64 << 10, /* sent ahead of a running request: its FIN cannot be seen */
     STALLED_TICKS_MAX = 2,
+    IDLE_LOOKS = 3, /* ticks after an answer in which a lost end of input is looked for */
     SSE_BLOCK_BYTES = 1024,
 };
 
-/* All bodies together, but for one that may go beyond (has_room). */
-static uint64_t body_total_max(const struct server *server) {
+uint64_t exchange_bodies_max(const struct server *server) {
     uint64_t one = server->options->max_body_bytes, floor = 256u << 20;
     return 2 * one > floor ? 2 * one : floor;
 }
@@ -34,6 +34,14 @@ const char *exchange_request_id(const struct conn *conn, char scratch[REQUEST_ID
     if (conn && conn->exchange && conn->exchange->request_id[0]) return conn->exchange->request_id;
     ids_request(scratch);
     return scratch;
+}
+
+uint64_t exchange_out_max(void) {
+    return OUT_TOTAL_MAX;
+}
+
+static bool longer_than(uint64_t since_us, uint64_t now_us, double seconds) {
+    return now_us > since_us && (double)(now_us - since_us) > seconds * 1e6;
 }
 
 /* ---- beginning ------------------------------------------------------------------------------- */
@@ -49,6 +57,7 @@ void *exchange_on_uri(void *cls, const char *uri, struct MHD_Connection *mhd) {
     ex->arrived_us = ex->last_in_us = clock_us();
     if (strnlen(uri, URI_BYTES_MAX + 1) <= URI_BYTES_MAX) ex->target = strdup(uri);
     ids_request(ex->request_id);
+    ex->cors = cors_allowed(&ex->server->options->cors_origins, NULL);
     conn->exchange = ex;
     return ex;
 }
@@ -107,6 +116,15 @@ static void add_number(struct MHD_Response *response, const char *name, uint32_t
     MHD_add_response_header(response, name, text);
 }
 
+static void add_header(void *response, const char *name, const char *value) {
+    MHD_add_response_header(response, name, value);
+}
+
+static void add_common(const struct exchange *ex, struct MHD_Response *response) {
+    MHD_add_response_header(response, "X-Request-Id", ex->request_id);
+    cors_headers(&ex->server->options->cors_origins, ex->cors, add_header, response);
+}
+
 static enum MHD_Result queue_answer(struct exchange *ex) {
     struct MHD_Response *response;
     if (ex->answer.failed) return MHD_NO; /* no memory for a body: close */
@@ -117,7 +135,7 @@ static enum MHD_Result queue_answer(struct exchange *ex) {
         response = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
     if (!response) return MHD_NO;
     if (ex->answer.len) ex->answer = (struct buf){0}; /* the response's now */
-    MHD_add_response_header(response, "X-Request-Id", ex->request_id);
+    add_common(ex, response);
     if (ex->content_type) MHD_add_response_header(response, "Content-Type", ex->content_type);
     if (ex->allow) MHD_add_response_header(response, "Allow", ex->allow);
     if (ex->status == 401) MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
@@ -133,6 +151,14 @@ static enum MHD_Result queue_answer(struct exchange *ex) {
     return result;
 }
 
+/* What the stream holds has changed. */
+static void count_out(struct exchange *ex) {
+    size_t held = ex->out.len - ex->out_at;
+    ex->server->out_bytes += held;
+    ex->server->out_bytes -= ex->out_counted;
+    ex->out_counted = held;
+}
+
 /* The library asks for more of an event stream. Returning 0 without suspending would spin. */
 static ssize_t read_out(void *cls, uint64_t pos, char *to, size_t max) {
     (void)pos;
@@ -145,7 +171,11 @@ static ssize_t read_out(void *cls, uint64_t pos, char *to, size_t max) {
         memcpy(to, ex->out.data + ex->out_at, n);
         ex->out_at += n;
         ex->n_handed += n;
-        if (ex->out_at == ex->out.len) ex->out.len = ex->out_at = 0;
+        if (ex->out_at == ex->out.len) {
+            ex->out.len = ex->out_at = 0;
+            if (ex->out.cap > OUT_BYTES_SMALL) buf_free(&ex->out);
+        }
+        count_out(ex);
         generation_handed_over(ex);
         return (ssize_t)n;
     }
@@ -159,7 +189,7 @@ static enum MHD_Result queue_sse(struct exchange *ex) {
     struct MHD_Response *response =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, SSE_BLOCK_BYTES, read_out, ex, NULL);
     if (!response) return MHD_NO;
-    MHD_add_response_header(response, "X-Request-Id", ex->request_id);
+    add_common(ex, response);
     MHD_add_response_header(response, "Content-Type", "text/event-stream; charset=utf-8");
     MHD_add_response_header(response, "Cache-Control", "no-store");
     MHD_add_response_header(response, "X-Accel-Buffering", "no");
@@ -185,7 +215,9 @@ void exchange_out(struct exchange *ex) {
         ex->out.len -= ex->out_at;
         ex->out_at = 0;
     }
-    if (ex->out.failed || ex->out.len - ex->out_at > OUT_BYTES_MAX)
+    count_out(ex);
+    bool lags = ex->out_counted > OUT_BYTES_SMALL && ex->server->out_bytes > OUT_TOTAL_MAX;
+    if (ex->out.failed || lags || ex->out_counted > OUT_BYTES_MAX)
         exchange_gone(ex);
     else
         exchange_wake(ex);
@@ -201,8 +233,8 @@ static enum MHD_Result answer_by_hand(struct exchange *ex, const struct api_erro
 
 /* ---- the head -------------------------------------------------------------------------------- */
 
-static enum MHD_Result add_header(void *cls, enum MHD_ValueKind kind, const char *key,
-                                  size_t key_len, const char *value, size_t value_len) {
+static enum MHD_Result read_header(void *cls, enum MHD_ValueKind kind, const char *key,
+                                   size_t key_len, const char *value, size_t value_len) {
     (void)kind;
     http_headers_add(cls, key, key_len, value ? value : "", value ? value_len : 0);
     return MHD_YES;
@@ -218,6 +250,9 @@ static const char *raw_fault(struct exchange *ex, const char *method, const char
         MHD_get_connection_info(ex->mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     if (!info || version < method || (size_t)(version - method) > info->header_size)
         return "the request line is malformed";
+    /* One space each; a NUL would have cut the target short. */
+    if ((size_t)(version - method) != strlen(method) + 1 + strlen(ex->target) + 1)
+        return "the request line is not method, target and version with single spaces";
     return http_headers_raw_fault(method, info->header_size, (size_t)(version - method), n_headers);
 }
 
@@ -233,6 +268,7 @@ static int check_framing(struct exchange *ex, const struct http_headers *headers
                              "the header block has %zu bytes, at most %d are accepted",
                              info->header_size, HEADERS_BYTES_MAX);
     const char *fault = http_headers_fault(headers, !strcmp(version, "HTTP/1.1"));
+    if (!fault) fault = http_headers_line_fault(method, ex->target);
     if (!fault) fault = raw_fault(ex, method, version, headers->n_headers);
     if (fault)
         return api_error_set(error, API_MALFORMED_REQUEST, NULL, "malformed HTTP request: %s",
@@ -289,7 +325,9 @@ static int check_route(struct exchange *ex, const char *method, const struct htt
         return api_error_set(error, API_METHOD_NOT_ALLOWED, NULL, "%.*s takes %s, not this method",
                              (int)(len < 200 ? len : 200), path, ex->route->allow);
     }
-    if (ex->route->needs_key && !keys_accept(ex->server->keys, headers->authorization))
+    bool needs_key =
+        ex->route->needs_key && !keys_path_is_open(&ex->server->options->open_paths, path, len);
+    if (needs_key && !keys_accept(ex->server->keys, headers->authorization))
         return api_error_set(error, API_INVALID_API_KEY, NULL,
                              headers->authorization ? "the API key is not known to this server"
                                                     : "an API key is needed: Authorization: "
@@ -319,9 +357,11 @@ static enum MHD_Result answer_early(struct exchange *ex) {
 static enum MHD_Result on_head(struct exchange *ex, const char *method, const char *version) {
     struct http_headers headers = {0};
     struct api_error error;
-    MHD_get_connection_values_n(ex->mhd, MHD_HEADER_KIND, add_header, &headers);
+    MHD_get_connection_values_n(ex->mhd, MHD_HEADER_KIND, read_header, &headers);
     ex->state = EXCHANGE_BODY;
     ex->last_in_us = clock_us();
+    ex->pace = (struct pace){.marked_us = ex->last_in_us, .n_marks = 1};
+    ex->cors = cors_allowed(&ex->server->options->cors_origins, headers.origin);
     ex->has_body = headers.chunked || headers.content_length > 0;
     if (check_framing(ex, &headers, method, version, &error)) {
         exchange_refuse(ex, &error);
@@ -379,7 +419,7 @@ static void release_body(struct exchange *ex) {
  * at a time may go beyond the limit, until its body is complete. */
 static bool has_room(struct exchange *ex, size_t n) {
     struct server *server = ex->server;
-    if (server->body_bytes + n <= body_total_max(server)) return true;
+    if (server->body_bytes + n <= exchange_bodies_max(server)) return true;
     if (!server->body_first) server->body_first = ex;
     return server->body_first == ex;
 }
@@ -400,6 +440,8 @@ static enum MHD_Result on_body(struct exchange *ex, const char *data, size_t *si
     struct server *server = ex->server;
     struct api_error error;
     uint64_t max = server->options->max_body_bytes;
+    if (ex->waits_for_memory) /* that time was ours, not the client's */
+        ex->pace = (struct pace){.marked_us = clock_us(), .n_marks = 1, .marks = {ex->n_in}};
     stop_waiting(ex);
     if (ex->n_in + *size > max) {
         api_error_set(&error, API_REQUEST_TOO_LARGE, NULL,
@@ -500,36 +542,70 @@ void exchange_on_completed(void *cls, struct MHD_Connection *mhd, void **context
     generation_free(ex);
     ex->conn->exchange = NULL;
     ex->conn->idle_since_us = clock_us();
+    ex->conn->n_looks = 0;
     buf_free(&ex->answer);
     buf_free(&ex->out);
+    ex->out_at = 0;
+    count_out(ex);
     free(ex->target);
     free(ex);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-static int bytes_unread(const struct conn *conn) {
-    int n = 0;
-    return ioctl(conn->fd, FIONREAD, &n) ? 0 : n;
+/* Set a mark when its time has come. True when fewer bytes came than BODY_BYTES_PER_SECOND asks for
+ * since the mark that lies a whole body timeout back. */
+static bool is_too_slow(struct exchange *ex, uint64_t now_us) {
+    double seconds = ex->server->options->body_timeout;
+    struct pace *pace = &ex->pace;
+    if (!longer_than(pace->marked_us, now_us, seconds / PACE_MARKS)) return false;
+    uint64_t *mark = &pace->marks[pace->n_marks % PACE_MARKS];
+    bool is_old = pace->n_marks >= PACE_MARKS;
+    bool too_slow = is_old && (double)(ex->n_in - *mark) < seconds * BODY_BYTES_PER_SECOND;
+    *mark = ex->n_in;
+    pace->marked_us = now_us;
+    pace->n_marks++;
+    return too_slow;
+}
+
+/* The head or the body takes too long: says so in error. */
+static bool is_late(struct exchange *ex, uint64_t now_us, struct api_error *error) {
+    const struct options *options = ex->server->options;
+    if (ex->state == EXCHANGE_HEADERS) {
+        if (!longer_than(ex->arrived_us, now_us, options->header_timeout)) return false;
+        api_error_set(error, API_REQUEST_TIMEOUT, NULL,
+                      "the header block did not arrive within %g s", options->header_timeout);
+        return true;
+    }
+    if (longer_than(ex->last_in_us, now_us, options->body_timeout)) {
+        api_error_set(error, API_REQUEST_TIMEOUT, NULL, "no byte of the body arrived for %g s",
+                      options->body_timeout);
+        return true;
+    }
+    if (!is_too_slow(ex, now_us)) return false;
+    api_error_set(error, API_REQUEST_TIMEOUT, NULL,
+                  "the body came in slower than %d bytes a second over %g s", BODY_BYTES_PER_SECOND,
+                  options->body_timeout);
+    return true;
 }
 
 /* A request that is still coming in. */
 static void tick_reading(struct exchange *ex, uint64_t now_us) {
     struct conn *conn = ex->conn;
-    bool is_head = ex->state == EXCHANGE_HEADERS;
-    if (now_us - (is_head ? ex->arrived_us : ex->last_in_us) > READ_SILENCE_US) {
-        struct api_error error;
-        api_error_set(&error, API_REQUEST_TIMEOUT, NULL,
-                      is_head ? "the header block did not arrive within %d s"
-                              : "no byte of the body arrived for %d s",
-                      READ_SILENCE_US / 1000000);
+    struct api_error error;
+    if (ex->waits_for_memory) return; /* ours is the delay */
+    if (http_peer_closed(conn)) {
+        exchange_gone(ex);
+        return;
+    }
+    if (is_late(ex, now_us, &error)) {
         if (!ex->answered) answer_by_hand(ex, &error);
         exchange_gone(ex);
         http_shut(conn);
         return;
     }
     /* 0.9.75 turns for ever over a chunk line longer than its buffer; nothing moves but the CPU. */
-    if (conn->stall_seen != ex->n_in || ex->suspended || !bytes_unread(conn)) {
+    if (conn->stall_seen != ex->n_in || ex->suspended || !http_unread(conn)) {
         conn->stall_seen = ex->n_in;
         conn->n_stalled_ticks = 0;
     } else if (++conn->n_stalled_ticks > STALLED_TICKS_MAX) {
@@ -538,7 +614,7 @@ static void tick_reading(struct exchange *ex, uint64_t now_us) {
 }
 
 static void tick_running(struct exchange *ex, uint64_t now_us, bool each_second) {
-    if (each_second && bytes_unread(ex->conn) > AHEAD_BYTES_MAX) {
+    if (each_second && http_unread(ex->conn) > AHEAD_BYTES_MAX) {
         exchange_gone(ex);
         return;
     }
@@ -546,7 +622,8 @@ static void tick_running(struct exchange *ex, uint64_t now_us, bool each_second)
     if (ex->gone || !ex->is_sse || ex->out_ended || ex->out_failed) return;
     size_t held = ex->out.len - ex->out_at;
     double keepalive = ex->server->options->sse_keepalive;
-    if (held > SLOW_READER_BYTES && now_us - ex->last_read_us > SLOW_READER_US) {
+    if (held > SLOW_READER_BYTES &&
+        longer_than(ex->last_read_us, now_us, ex->server->options->reader_timeout)) {
         exchange_gone(ex);
     } else if (keepalive > 0 && !held && clock_ms(ex->last_out_us, now_us) >= keepalive * 1000) {
         proto_sse_keepalive(&ex->out);
@@ -557,7 +634,10 @@ static void tick_running(struct exchange *ex, uint64_t now_us, bool each_second)
 void exchange_tick(struct conn *conn, uint64_t now_us, bool each_second) {
     struct exchange *ex = conn->exchange;
     if (!ex) {
-        if (now_us > conn->idle_since_us && now_us - conn->idle_since_us > IDLE_US) http_shut(conn);
+        bool looks = conn->n_looks < IDLE_LOOKS && ++conn->n_looks;
+        if (longer_than(conn->idle_since_us, now_us, conn->server->options->idle_timeout) ||
+            (looks && http_peer_closed(conn)))
+            http_shut(conn);
         return;
     }
     if (ex->gone) return;

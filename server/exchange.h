@@ -18,6 +18,15 @@ enum exchange_state {
     EXCHANGE_DONE,    /* the answer is complete, though perhaps not yet sent */
 };
 
+/* How fast a body comes in: what had arrived at each of the last moments, a fixed time apart, so
+ * that "over any stretch of so many seconds" can be asked. */
+enum { PACE_MARKS = 10 };
+struct pace {
+    uint64_t marked_us; /* when the newest mark was set */
+    uint32_t n_marks;   /* set so far */
+    uint64_t marks[PACE_MARKS];
+};
+
 struct route;
 struct job;
 struct generation;
@@ -32,10 +41,12 @@ struct exchange {
     const char *method;
     const struct route *route; /* NULL: none matches */
     uint64_t arrived_us, last_in_us;
+    const char *cors; /* what Access-Control-Allow-Origin says, or NULL */
 
     /* request */
     struct buf body;
-    uint64_t n_in;          /* body bytes received */
+    uint64_t n_in; /* body bytes received */
+    struct pace pace;
     bool has_body, discard; /* discard: the answer is known, the body is only swallowed */
     bool waits_for_memory;  /* suspended until other bodies are given back */
 
@@ -56,6 +67,7 @@ struct exchange {
     bool is_sse;
     struct buf out;
     size_t out_at;
+    size_t out_counted;         /* of them, in server.out_bytes */
     uint64_t n_handed;          /* bytes handed out so far */
     bool out_ended, out_failed; /* after the last byte: end well, or break the connection */
     uint64_t last_out_us, last_read_us;
@@ -63,6 +75,11 @@ struct exchange {
     struct job *job;               /* while FRONT */
     struct generation *generation; /* from RUNNING on */
 };
+
+/* At most what all request bodies, and all unsent events, may hold together. A body may go beyond
+ * by one body, a stream of events by OUT_BYTES_SMALL. */
+uint64_t exchange_bodies_max(const struct server *server);
+uint64_t exchange_out_max(void);
 
 /* The library's callbacks (http.c registers them). */
 void *exchange_on_uri(void *cls, const char *uri, struct MHD_Connection *mhd);

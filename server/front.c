@@ -92,6 +92,7 @@ static int render_chat(struct job *job) {
     struct err err = {0};
     struct chat chat = {
         .messages = job->request.messages,
+        .arguments = job->request.call_arguments,
         .kwargs = job->request.template_kwargs,
         .add_generation_prompt = job->request.add_generation_prompt,
         .parse_specials = job->server->options->parse_specials,

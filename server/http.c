@@ -15,15 +15,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "server/clock.h"
+#include "server/cors.h"
 #include "server/exchange.h"
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/sink.h"
+#include "server/tls.h"
 
 enum {
     ACCEPTS_PER_TURN = 64,
@@ -32,7 +35,8 @@ enum {
     LISTEN_BACKLOG = 4096,
     POOL_BYTES = 64 * 1024,        /* per connection; 32 KiB of head and an 8 KiB target fit */
     SEND_BUFFER_BYTES = 128 << 10, /* the default grows to megabytes and hides a slow reader */
-    IDLE_SECONDS = 75,
+    QUIET_SECONDS = 75,            /* the library's own bound on a blocked write */
+    TLS_SESSION_BYTES = 48 << 10,  /* GnuTLS, with a record buffered in each direction */
     LIBRARY_LINES_PER_SECOND = 5,
 };
 
@@ -57,7 +61,10 @@ struct http {
     struct conn **by_fd;
     size_t by_fd_cap;
     struct log_limit library_lines, accept_lines;
+    struct tls *tls; /* NULL: plain HTTP */
 };
+
+static char TLS_PRIORITIES[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
 
 /* Set while we call the library's MHD_queue_response for an answer of ours. */
 static bool queueing_ours;
@@ -192,6 +199,23 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **socket_c
         conn_closed(http, *socket_context);
 }
 
+bool http_peer_closed(const struct conn *conn) {
+    char byte;
+    return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+size_t http_unread(const struct conn *conn) {
+    int n = 0;
+    if (ioctl(conn->fd, FIONREAD, &n) || n < 0) n = 0;
+    size_t decrypted = conn->server->http->tls ? tls_unread(conn->mhd) : 0;
+    return (size_t)n + decrypted;
+}
+
+size_t http_connection_bytes(const struct server *server) {
+    size_t plain = POOL_BYTES + sizeof(struct conn) + sizeof(struct exchange) + URI_BYTES_MAX;
+    return plain + (server->options->tls_cert ? TLS_SESSION_BYTES : 0);
+}
+
 /* ---- hang-ups -------------------------------------------------------------------------------- */
 
 void http_watch(struct conn *conn) {
@@ -238,30 +262,45 @@ void http_linger(struct conn *conn) {
     if (fd >= 0) sink_add(conn->server->sink, fd, clock_us());
 }
 
-/* One send: an error answer is far smaller than any socket buffer. */
-static void write_error(const struct server *server, int fd, const struct api_error *error,
-                        const char *request_id) {
-    struct buf body = {0}, out = {0};
+static void put_line(void *to, const char *name, const char *value) {
+    buf_fmt(to, "%s: %s\r\n", name, value);
+}
+
+/* A whole error answer into out. cors: what the origin may see (cors_allowed). */
+static void compose_error(const struct server *server, const struct api_error *error,
+                          const char *request_id, const char *cors, struct buf *out) {
+    struct buf body = {0};
     proto_error_body(&body, error);
-    buf_fmt(&out, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n",
+    buf_fmt(out, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n",
             error->status, MHD_get_reason_phrase_for((unsigned)error->status), body.len);
-    buf_fmt(&out, "X-Request-Id: %s\r\nConnection: close\r\n", request_id);
+    buf_fmt(out, "X-Request-Id: %s\r\nConnection: close\r\n", request_id);
     uint32_t retry_ms = server_retry_ms(server, error);
     if (retry_ms)
-        buf_fmt(&out, "Retry-After: %u\r\nretry-after-ms: %u\r\n", (retry_ms + 999) / 1000,
+        buf_fmt(out, "Retry-After: %u\r\nretry-after-ms: %u\r\n", (retry_ms + 999) / 1000,
                 retry_ms);
-    buf_str(&out, "\r\n");
-    buf_add(&out, body.data, body.len);
-    if (!out.failed && !body.failed) {
-        ssize_t ignored = send(fd, out.data, out.len, MSG_NOSIGNAL | MSG_DONTWAIT);
-        (void)ignored;
-    }
+    cors_headers(&server->options->cors_origins, cors, put_line, out);
+    buf_str(out, "\r\n");
+    buf_add(out, body.data, body.len);
+    out->failed = out->failed || body.failed;
     buf_free(&body);
-    buf_free(&out);
+}
+
+/* One send: an error answer is far smaller than any socket buffer. */
+static void send_plain(int fd, const struct buf *out) {
+    ssize_t ignored = out->failed ? 0 : send(fd, out->data, out->len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)ignored;
 }
 
 void http_answer_by_hand(struct conn *conn, const struct api_error *error, const char *request_id) {
-    write_error(conn->server, conn->fd, error, request_id);
+    const struct option_list *origins = &conn->server->options->cors_origins;
+    const char *cors = conn->exchange ? conn->exchange->cors : cors_allowed(origins, NULL);
+    struct buf out = {0};
+    compose_error(conn->server, error, request_id, cors, &out);
+    if (!conn->server->http->tls)
+        send_plain(conn->fd, &out);
+    else if (!out.failed)
+        tls_send(conn->mhd, out.data, out.len);
+    buf_free(&out);
     http_linger(conn);
 }
 
@@ -336,19 +375,33 @@ enum MHD_Result MHD_queue_response(struct MHD_Connection *mhd, unsigned int stat
 
 /* ---- accepting ------------------------------------------------------------------------------- */
 
-static void refuse(struct http *http, int fd, bool may_linger) {
+static void send_too_many(struct http *http, int fd) {
+    const struct server *server = http->server;
     struct api_error error;
+    struct buf out = {0};
     char request_id[REQUEST_ID_MAX + 1];
     exchange_request_id(NULL, request_id);
     api_error_set(&error, API_TOO_MANY_CONNECTIONS, NULL,
-                  "the server has its limit of %u open connections", http->server->max_connections);
-    write_error(http->server, fd, &error, request_id);
-    metrics_http(http->server->metrics, NULL, error.status);
-    metrics_rejected(http->server->metrics, &error);
+                  "the server has its limit of %u open connections", server->max_connections);
+    compose_error(server, &error, request_id, cors_allowed(&server->options->cors_origins, NULL),
+                  &out);
+    send_plain(fd, &out);
+    buf_free(&out);
+    metrics_http(server->metrics, NULL, error.status);
+    metrics_rejected(server->metrics, &error);
+}
+
+/* With TLS an answer would cost a handshake: closed without one. */
+static void refuse(struct http *http, int fd, bool may_linger) {
     uint32_t dropped;
     if (log_limit_pass(&http->accept_lines, 1, clock_us(), &dropped))
         log_event(LOG_WARN, "too_many_connections", log_int("open", http->n_conns),
                   log_int("not_logged", dropped));
+    if (http->tls) {
+        close(fd);
+        return;
+    }
+    send_too_many(http, fd);
     shutdown(fd, SHUT_WR);
     if (may_linger)
         sink_add(http->server->sink, fd, clock_us());
@@ -516,17 +569,43 @@ static int fit_descriptors(struct server *server, struct err *err) {
     return OK;
 }
 
+/* The library closes without a word after this much quiet of any kind: our own limits, which answer,
+ * must come first. */
+static unsigned quiet_seconds(const struct options *options) {
+    const double limits[] = {options->header_timeout, options->body_timeout, options->idle_timeout,
+                             options->reader_timeout};
+    double longest = QUIET_SECONDS;
+    for (size_t i = 0; i < ARRAY_LEN(limits); i++)
+        if (limits[i] + 1 > longest) longest = limits[i] + 1;
+    return (unsigned)longest;
+}
+
 static struct MHD_Daemon *start_daemon(struct http *http, int level) {
     struct server *server = http->server;
+    unsigned flags =
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG;
+    struct MHD_OptionItem tls[] = {
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, NULL},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, NULL},
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, TLS_PRIORITIES},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    if (http->tls) {
+        flags |= MHD_USE_TLS;
+        tls[0].ptr_value = (void *)tls_cert(http->tls);
+        tls[1].ptr_value = (void *)tls_key(http->tls);
+    } else {
+        tls[0].option = MHD_OPTION_END;
+    }
     return MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG, 0,
-        NULL, NULL, exchange_on_request, server, MHD_OPTION_EXTERNAL_LOGGER, on_library_message,
-        http, MHD_OPTION_CONNECTION_LIMIT, (unsigned)server->max_connections + 64,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)IDLE_SECONDS, MHD_OPTION_NOTIFY_COMPLETED, exchange_on_completed, server,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_URI_LOG_CALLBACK,
-        exchange_on_uri, server, MHD_OPTION_UNESCAPE_CALLBACK, keep_escaped, NULL,
-        MHD_OPTION_STRICT_FOR_CLIENT, level, MHD_OPTION_END);
+        flags, 0, NULL, NULL, exchange_on_request, server, MHD_OPTION_EXTERNAL_LOGGER,
+        on_library_message, http, MHD_OPTION_ARRAY, tls, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)server->max_connections + 64, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, quiet_seconds(server->options),
+        MHD_OPTION_NOTIFY_COMPLETED, exchange_on_completed, server, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, http, MHD_OPTION_URI_LOG_CALLBACK, exchange_on_uri, server,
+        MHD_OPTION_UNESCAPE_CALLBACK, keep_escaped, NULL, MHD_OPTION_STRICT_FOR_CLIENT, level,
+        MHD_OPTION_END);
 }
 
 int http_create(struct server *server, struct err *err) {
@@ -538,7 +617,9 @@ int http_create(struct server *server, struct err *err) {
     if (!http) return err_set(err, ERR_NOMEM, "http: out of memory");
     server->http = http;
     http->server = server;
-    http->listen_fd = -1;
+    http->listen_fd = http->spare_fd = http->watch_fd = -1;
+    rc = tls_load(server->options, &http->tls, err);
+    if (rc) return rc;
     http->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     http->watch_fd = epoll_create1(EPOLL_CLOEXEC);
     http->daemon = start_daemon(http, level);
@@ -582,6 +663,7 @@ void http_close(struct http *http) {
 void http_destroy(struct http *http) {
     if (!http) return;
     ASSERT(!http->n_conns);
+    tls_destroy(http->tls);
     free(http->by_fd);
     free(http);
 }

@@ -23,6 +23,7 @@ struct conn {
     uint32_t watch;            /* generation of the hang-up watch, 0 = none */
     uint64_t stall_seen;       /* bytes received at the last tick, to find stuck uploads */
     uint32_t n_stalled_ticks;
+    uint32_t n_looks; /* for an end of input the library has missed, since it became idle */
 };
 
 /* Start the daemon; does not listen yet. */
@@ -51,6 +52,11 @@ void http_unwatch(struct conn *conn);
 void http_shut(struct conn *conn);
 /* Keep reading (and dropping) what the peer still sends after the library closes its end. */
 void http_linger(struct conn *conn);
+/* The peer has closed or half-closed and all it sent was taken. The library misses an end of input
+ * that arrives together with the last bytes: its epoll set is edge-triggered. */
+bool http_peer_closed(const struct conn *conn);
+/* Bytes the peer has sent that the library has not taken. */
+size_t http_unread(const struct conn *conn);
 /* MHD_queue_response for our own answers; the library's own pages take another road (http.c). */
 enum MHD_Result http_queue(struct MHD_Connection *mhd, unsigned status,
                            struct MHD_Response *response);
@@ -58,6 +64,10 @@ enum MHD_Result http_queue(struct MHD_Connection *mhd, unsigned status,
 /* Write a whole error answer on the socket, past the library, and linger. Only while nothing of an
  * answer has left; the caller then returns MHD_NO or calls http_shut. */
 void http_answer_by_hand(struct conn *conn, const struct api_error *error, const char *request_id);
+
+/* The most one open connection can cost in memory: the library's pool for it, our own records, and
+ * with TLS its session. Bodies and event streams are bounded apart (exchange.h). */
+size_t http_connection_bytes(const struct server *server);
 
 /* Shut the daemon down; no connection may be suspended. Then run the loop once more and destroy. */
 void http_close(struct http *http);

@@ -90,6 +90,8 @@ void http_headers_add(struct http_headers *h, const char *key, size_t key_len, c
         h->multipart = value_len >= 10 && !strncasecmp(value, "multipart/", 10);
     } else if (name_is(key, key_len, "content-encoding")) {
         h->encoded = value_len && !name_is(value, value_len, "identity");
+    } else if (name_is(key, key_len, "origin")) {
+        if (!h->origin) h->origin = value;
     } else if (name_is(key, key_len, "x-request-id")) {
         if (h->request_id || !http_headers_request_id_ok(value, value_len)) return;
         h->request_id = value;
@@ -106,6 +108,14 @@ const char *http_headers_fault(const struct http_headers *h, bool is_http_1_1) {
     if (h->n_host > 1) return "more than one Host";
     if (!h->n_host && is_http_1_1) return "Host is missing";
     if (h->n_authorization > 1) return "more than one Authorization";
+    return NULL;
+}
+
+const char *http_headers_line_fault(const char *method, const char *target) {
+    if (!is_token(method, strlen(method))) return "the method is not a word";
+    for (const char *c = target; *c; c++)
+        if ((unsigned char)*c <= ' ' || *c == 0x7f)
+            return "the request target holds a space or a control character";
     return NULL;
 }
 

@@ -25,6 +25,7 @@ struct http_headers {
     const char *authorization; /* value, or NULL; lives as long as the library's header */
     const char *request_id;    /* first X-Request-Id that is acceptable, or NULL */
     size_t request_id_len;
+    const char *origin; /* first Origin, or NULL */
 };
 
 /* Add one header. key and value are NUL-terminated beyond their lengths. */
@@ -32,6 +33,9 @@ void http_headers_add(struct http_headers *h, const char *key, size_t key_len, c
                       size_t value_len);
 /* After the last one: NULL, or what is wrong with the framing (static text). */
 const char *http_headers_fault(const struct http_headers *h, bool is_http_1_1);
+
+/* Method and target of the request line: NULL, or what is wrong with them (static text). */
+const char *http_headers_line_fault(const char *method, const char *target);
 
 /* libmicrohttpd 0.9.75 leaves the head in its buffer with separators replaced by NULs:
  *

@@ -63,6 +63,25 @@ int keys_load(const struct options *options, struct keys **out, struct err *err)
     return rc;
 }
 
+int keys_check_open_paths(const struct option_list *paths, struct err *err) {
+    for (uint32_t i = 0; i < paths->n; i++)
+        if (paths->items[i][0] != '/' || strpbrk(paths->items[i], "?#%"))
+            return err_set(err, ERR_INVALID,
+                           "--open-path: \"%.60s\" is not a path such as /v1/models",
+                           paths->items[i]);
+    return OK;
+}
+
+bool keys_path_is_open(const struct option_list *paths, const char *path, size_t len) {
+    for (uint32_t i = 0; i < paths->n; i++) {
+        size_t n = strlen(paths->items[i]);
+        while (n > 1 && paths->items[i][n - 1] == '/')
+            n--;
+        if (n == len && !memcmp(paths->items[i], path, n)) return true;
+    }
+    return false;
+}
+
 void keys_destroy(struct keys *keys) {
     if (!keys) return;
     for (size_t i = 0; i < keys->n; i++)

@@ -63,8 +63,10 @@ struct options {
     uint32_t max_connections;
     bool max_connections_set; /* the user asked: refuse to start rather than lower it */
     double shutdown_timeout, sse_keepalive, queue_timeout, request_timeout, watchdog; /* seconds */
-    struct option_list api_keys;
+    double header_timeout, body_timeout, idle_timeout, reader_timeout;                /* seconds */
+    struct option_list api_keys, open_paths, cors_origins;
     const char *api_key_file;
+    const char *tls_cert, *tls_key;
     bool parse_specials, strict_params, slots;
     const char *log_level, *log_format, *config;
     /* generate, logits, tokenize */

@@ -10,6 +10,7 @@
 
 #include "server/clock.h"
 #include "server/cmd.h"
+#include "server/exchange.h"
 #include "server/front.h"
 #include "server/generation.h"
 #include "server/log.h"
@@ -23,7 +24,6 @@ enum {
     FAILED_LINGER_US = 2000000, /* after a device failure: late callers still get their 503 */
     FAILED_MAX_US = 10000000,
     DRAIN_ENGINE_US = 2000000,
-    CONNECTION_BYTES = 66 << 10, /* the library's pool, and our own share */
 };
 
 /* ---- what others ask ------------------------------------------------------------------------- */
@@ -131,6 +131,7 @@ static void publish_model(struct server *server) {
         .tokenizer_adds_bos = info->adds_bos,
         .strict_params = server->options->strict_params,
         .has_chat_template = info->has_chat_template,
+        .chat_template_error = info->chat_template_error,
         .model_names = server->names,
         .n_model_names = server->n_names,
     };
@@ -140,14 +141,22 @@ static void publish_model(struct server *server) {
 static void log_ready(const struct server *server) {
     const struct model_info *model = model_info(server->model);
     const struct engine_info *engine = engine_info(server->engine);
-    uint64_t connections = (uint64_t)server->max_connections * CONNECTION_BYTES;
+    uint64_t each = http_connection_bytes(server);
+    uint64_t connections = server->max_connections * each;
+    uint64_t bodies = exchange_bodies_max(server), unsent = exchange_out_max();
     if (engine->notice) log_event(LOG_WARN, "lowered", log_str("notice", engine->notice));
-    log_event(LOG_INFO, "memory", log_int("weights_bytes", (int64_t)model->weight_bytes),
-              log_int("kv_bytes", (int64_t)engine->kv_bytes),
-              log_int("workspace_bytes", (int64_t)engine->workspace_bytes),
-              log_int("connections_bytes_at_most", (int64_t)connections),
-              log_int("sum_bytes", (int64_t)(model->weight_bytes + engine->kv_bytes +
-                                             engine->workspace_bytes + connections)));
+    if (model->chat_template_error)
+        log_event(LOG_WARN, "no_chat", log_str("reason", model->chat_template_error));
+    log_event(
+        LOG_INFO, "memory", log_int("weights_bytes", (int64_t)model->weight_bytes),
+        log_int("kv_bytes", (int64_t)engine->kv_bytes),
+        log_int("workspace_bytes", (int64_t)engine->workspace_bytes),
+        log_int("connection_bytes", (int64_t)each),
+        log_int("connections_bytes_at_most", (int64_t)connections),
+        log_int("bodies_bytes_at_most", (int64_t)bodies),
+        log_int("unsent_bytes_at_most", (int64_t)unsent),
+        log_int("sum_bytes", (int64_t)(model->weight_bytes + engine->kv_bytes +
+                                       engine->workspace_bytes + connections + bodies + unsent)));
     log_event(LOG_INFO, "ready", log_str("model", server->names[0]),
               log_str("architecture", model->architecture), log_str("dtype", model->weight_dtype),
               log_str("kernels", model->kernel_table), log_str("activations", model->activations),
@@ -307,8 +316,8 @@ static int start(struct server *server, struct err *err) {
     if (!rc) rc = http_listen(server, &port, err);
     if (rc) return rc;
     bool is_ipv6 = strchr(options->host, ':') != NULL;
-    printf("listening on http://%s%s%s:%u\n", is_ipv6 ? "[" : "", options->host, is_ipv6 ? "]" : "",
-           port);
+    printf("listening on http%s://%s%s%s:%u\n", options->tls_cert ? "s" : "", is_ipv6 ? "[" : "",
+           options->host, is_ipv6 ? "]" : "", port);
     fflush(stdout);
     uv_signal_start(&server->sigterm, on_signal, SIGTERM);
     uv_signal_start(&server->sigint, on_signal, SIGINT);
@@ -356,6 +365,8 @@ int server_run(const struct options *options) {
     if (!server) return 1;
     server->options = options;
     signal(SIGPIPE, SIG_IGN);
+    /* In a container all orphans fall to process 1, which must not keep them as zombies. */
+    if (getpid() == 1) signal(SIGCHLD, SIG_IGN);
     int rc = start(server, &err);
     if (rc) {
         log_event(LOG_ERROR, "start_failed", log_str("error", err.msg));

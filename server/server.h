@@ -60,6 +60,7 @@ struct server {
     uint64_t free_bytes, free_bytes_at_us; /* memory, asked once a second at most */
     uint32_t n_generating;                 /* exchanges between dispatch and completion */
     uint64_t body_bytes;                   /* held by request bodies, all connections */
+    uint64_t out_bytes;                    /* events no client has taken yet, all streams */
     uint32_t n_body_waiting;               /* exchanges suspended until some are given back */
     struct exchange *body_first; /* the one that may go beyond the limit on bodies, or NULL */
     uint32_t n_signals;

@@ -24,7 +24,8 @@ import time
 import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KINDS = ["lint", "unit", "prop", "fuzz", "http"]
+KINDS = ["lint", "unit", "prop", "fuzz", "http", "deploy"]
+ASKED_FOR = ["deploy"]  # run only when named by --kind: they need more than a build
 OUTPUT_LINES_SHOWN = 120
 
 
@@ -47,6 +48,9 @@ def collect(args):
     for path in sorted((ROOT / "tests/http").glob("test_*.py")):
         jobs.append(Job("http", path.stem, None, 1200 * args.slow, expect="junit"))
         jobs[-1].path = path
+    for path in sorted((ROOT / "tests/deploy").glob("test_*.py")):
+        jobs.append(Job("deploy", path.stem, None, 1200 * args.slow, expect="junit"))
+        jobs[-1].path = path
     for kind, pattern in [("prop", "prop_*.c"), ("unit", "test_*.c")]:
         for source in sorted((ROOT / "tests" / kind).glob(pattern)):
             binary = ROOT / args.build / "tests" / kind / source.stem
@@ -57,7 +61,8 @@ def collect(args):
         jobs.append(Job("fuzz", source.stem, [str(binary), str(corpus)], 120 * args.slow))
     jobs.append(Job("lint", "lint", [sys.executable, str(ROOT / "tests/tools/lint.py")], 60))
 
-    kept = [j for j in jobs if not args.kind or j.kind in args.kind]
+    kinds = args.kind or [k for k in KINDS if k not in ASKED_FOR]
+    kept = [j for j in jobs if j.kind in kinds]
     if args.word:
         kept = [j for j in kept if any(w in j.label for w in args.word)]
     first = ["http/test_smollm2", "http/test_golden_http", "http/test_golden_cli"]

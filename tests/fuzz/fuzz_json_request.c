@@ -58,8 +58,10 @@ static void check_prompt(const struct prompt *prompt, const struct proto_limits 
 
 static void check_message(const struct value *message) {
     const struct value *role = value_get(message, "role"), *content = value_get(message, "content");
-    require(role && role->kind == VALUE_STRING && strcmp(role->text, "developer") != 0);
-    require(content && content->kind == VALUE_STRING);
+    require(role && role->kind == VALUE_STRING);
+    require(content && (content->kind == VALUE_STRING || content->kind == VALUE_ARRAY));
+    for (size_t i = 0; content->kind == VALUE_ARRAY && i < content->n_items; i++)
+        require(value_get(&content->items[i], "text")->kind == VALUE_STRING);
     const struct value *calls = value_get(message, "tool_calls");
     for (size_t i = 0; calls && i < calls->n_items; i++) {
         const struct value *function = value_get(&calls->items[i], "function");

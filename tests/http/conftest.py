@@ -1,6 +1,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -44,6 +45,20 @@ def smollm2():
         if done.returncode != 0:
             pytest.skip("SmolLM2-135M-Instruct cannot be obtained: " + done.stderr.strip()[-200:])
     return path
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """(certificate, key) of 127.0.0.1, made for this run and signed by itself."""
+    if not shutil.which("openssl"):
+        pytest.skip("no openssl command to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+                    "-nodes", "-days", "2", "-subj", "/CN=geryon-test", "-addext",
+                    "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", key, "-out", cert],
+                   check=True, capture_output=True)
+    return cert, key
 
 
 @pytest.fixture(autouse=True)

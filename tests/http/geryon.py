@@ -7,7 +7,9 @@ import json
 import os
 import pathlib
 import re
+import resource
 import socket
+import ssl
 import struct
 import subprocess
 import tempfile
@@ -190,8 +192,15 @@ def _stream_body(path, fields):
     return {k: v for k, v in {**body, **START[path], **fields}.items() if v is not ...}
 
 
+def _limit_files(n):
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n))
+
+
 class Server:
-    def __init__(self, model, *flags, scripted=False, ready=True, env=None):
+    def __init__(self, model, *flags, scripted=False, ready=True, env=None, tls=None,
+                 nofile=None):
+        """tls: (certificate, key) files; requests then trust that certificate. nofile: the limit on
+        descriptors it starts with."""
         self.dir = tempfile.TemporaryDirectory(prefix="geryon-http-")
         folder = pathlib.Path(self.dir.name)
         if isinstance(model, dict):
@@ -202,11 +211,15 @@ class Server:
         self.out_path, self.err_path = folder / "stdout", folder / "stderr"
         command = [SCRIPTED_BIN if scripted else BIN, "serve", "--model", str(model), "--port", "0",
                    "--trace", str(self.trace_path), *map(str, flags)]
+        self.tls = ssl.create_default_context(cafile=tls[0]) if tls else None
+        if tls:
+            command += ["--tls-cert", str(tls[0]), "--tls-key", str(tls[1])]
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                                            env=dict(os.environ) | (env or {}))
+                                            env=dict(os.environ) | (env or {}),
+                                            preexec_fn=_limit_files(nofile) if nofile else None)
         self.host, self.port = self._address()
-        self.url = f"http://{self.host}:{self.port}"
+        self.url = f"http{'s' if self.tls else ''}://{self.host}:{self.port}"
         if ready:
             self.wait_ready()
 
@@ -217,7 +230,7 @@ class Server:
     def _address(self):
         until = time.monotonic() + 20 * SLOW
         while time.monotonic() < until:
-            if match := re.search(r"listening on http://([0-9.]+|\[[0-9a-f:]+\]):(\d+)", self.log()):
+            if match := re.search(r"listening on https?://([0-9.]+|\[[0-9a-f:]+\]):(\d+)", self.log()):
                 return match[1], int(match[2])
             if self.process.poll() is not None:
                 break
@@ -263,6 +276,9 @@ class Server:
     # ---- requests
 
     def connect(self, timeout=30):
+        if self.tls:
+            return http.client.HTTPSConnection(self.host, self.port, timeout=timeout * SLOW,
+                                               context=self.tls)
         return http.client.HTTPConnection(self.host, self.port, timeout=timeout * SLOW)
 
     def request(self, method, path, body=None, headers=None, timeout=30):
@@ -325,6 +341,15 @@ class Server:
         if data:
             connection.sendall(data)
         return connection
+
+    def wrap(self, connection):
+        """A socket with TLS on it."""
+        return self.tls.wrap_socket(connection, server_hostname=self.host)
+
+    def memory(self):
+        """Resident bytes."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
 
     def raw_post(self, path, body, head=b""):
         """Bytes of a POST; body is an object or bytes."""

@@ -56,6 +56,10 @@ def test_packed_weights_give_what_their_expansion_gives(convert, name, kind):
     widened = logits(convert(name, kind), prompt, "--dtype", "f32")
     assert numpy.abs(array(packed) - array(widened)).max() < 1e-3
     assert logits(convert(name, kind), prompt, "--chunk", 7) == packed
+    quantised = logits(convert(name, kind), prompt, "--activations", "int8")  # rows in int8 as well: near, in norm
+    error = numpy.linalg.norm(array(quantised) - array(widened)) / numpy.linalg.norm(array(widened))
+    assert 0 < error < 0.06, error  # a 254th of a block a number, over all layers
+    assert logits(convert(name, kind), prompt, "--activations", "int8", "--chunk", 7) == quantised
 
 
 @MODELS

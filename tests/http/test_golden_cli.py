@@ -80,15 +80,24 @@ def test_draft_logits(name, table):
 
 
 @MODELS
-@pytest.mark.parametrize("dtype, kv", [("bf16", "bf16"), ("f16", "f32"), ("q8_0", "bf16"), ("q4_0", "f32")])
-def test_rows_do_not_depend_on_chunks_in_other_formats(name, dtype, kv):
+@pytest.mark.parametrize("dtype, kv, activations", [
+    ("bf16", "bf16", "auto"), ("f16", "f32", "auto"), ("q8_0", "bf16", "int8"), ("q4_0", "f32", "int8"),
+    ("q8_0", "bf16", "f32"), ("q4_0", "f32", "f32")])
+def test_rows_do_not_depend_on_chunks_in_other_formats(name, dtype, kv, activations):
     prompt = golden(name)["prompts"][5]
-    ask = lambda *more: run_cli("logits", "--model", GOLDEN / name, "--dtype", dtype, "--kv-dtype", kv,
-                                "--tokens", ",".join(map(str, prompt)), "--positions", "all", *more).stdout
+
+    def ask(*more, table="auto"):
+        return run_cli("logits", "--model", GOLDEN / name, "--dtype", dtype, "--kv-dtype", kv,
+                       "--activations", activations, "--cpu-table", table, "--positions", "all",
+                       "--tokens", ",".join(map(str, prompt)), *more).stdout
+
     whole = ask()
     assert len(whole.splitlines()) == 40
     for how in (["--chunk", 7], ["--decode"], ["--threads", 1]):
         assert ask(*how) == whole, how
+    if len(TABLES) > 1:  # the fast tables have the same bits
+        for table in TABLES[1:]:
+            assert ask("--chunk", 7, table=table) == whole, table
 
 
 @MODELS

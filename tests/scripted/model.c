@@ -135,7 +135,7 @@ int scripted_model_create(const char *json, size_t len, const struct model_optio
         goto fail;
     }
     rc = make_tokenizer(script, &model->tokenizer, err);
-    if (rc == OK) rc = chat_template_create(source, strlen(source), &model->chat_template, err);
+    if (rc == OK) model_set_chat_template(model, source, strlen(source));
     if (rc == OK) rc = pretend_to_load(script->load_ms, options->progress, err);
     if (rc != OK) goto fail;
     fill_info(model, script, json, len);

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Install the Debian packages that a target needs, if any are missing.
-#   tests/tools/deps.sh build|run|test|check ...
+#   tests/tools/deps.sh build|run|test|check|deploy ...
 # Says what it will install; uses sudo where not root. On a system without dpkg it only names what is needed.
 set -euo pipefail
 
-build="gcc libc6-dev make pkg-config libmicrohttpd-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev"
+build="gcc libc6-dev make pkg-config libmicrohttpd-dev libgnutls28-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev"
 python="python3 python3-venv ca-certificates"
 packages=""
 for group in "$@"; do
@@ -13,6 +13,7 @@ for group in "$@"; do
     run) packages+=" $build $python" ;;
     test) packages+=" $build $python libcmocka-dev" ;;
     check) packages+=" $build $python libcmocka-dev clang clang-format" ;;
+    deploy) packages+=" make $python buildah debootstrap nginx-light util-linux" ;;
     *) echo "deps.sh: unknown group $group" >&2 && exit 2 ;;
     esac
 done

@@ -74,7 +74,7 @@ def sources():
 
 def texts():
     yield from sources()
-    for pattern in ["Makefile", "*.md", "tests/**/*.py", "tests/**/*.sh", "models/*.sh", ".ci/*"]:
+    for pattern in ["Makefile", "*.md", "tests/**/*.py", "tests/**/*.sh", "models/*.sh", "docker/*", "tests/deploy/*", ".ci/*"]:
         for path in sorted(ROOT.glob(pattern)):
             if path.is_file() and "golden" not in path.parts:
                 yield path.relative_to(ROOT).as_posix(), path.read_text("utf-8", "replace")

@@ -225,12 +225,13 @@ static void cycles_write_what_single_steps_write(void **state) {
     (void)state;
     enum { N = 40 };
     for (uint32_t i = 0; i < n_tables; i++)
-        for (int kind = 0; kind < 4; kind++) {
+        for (int kind = 0; kind < 6; kind++) {
             struct tiny_options o = drafting();
             o.weights = kind & 1 ? DTYPE_Q4_1 : DTYPE_BF16;
             o.kv = kind & 1 ? DTYPE_BF16 : DTYPE_F32;
             o.orthros = kind & 2;
             o.n_threads = 1 + (kind & 1);
+            if (kind > 3) o.int8 = true, o.weights = kind & 1 ? DTYPE_Q8_0 : DTYPE_Q4_0;
             o.window = 10;
             struct tiny t = tiny_open(tables[i], &o);
             struct rules rules = {.temperature = kind == 3 ? 0.8f : 0,
@@ -316,9 +317,11 @@ static void all_masked_rows_propose_nothing(void **state) {
 
 static void a_poisoned_sequence_fails_alone(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < n_tables; i++) {
+    for (uint32_t i = 0; i < 2 * n_tables; i++) {
         struct tiny_options o = drafting();
-        struct tiny t = tiny_open(tables[i], &o);
+        o.int8 = i >= n_tables;
+        if (o.int8) o.weights = DTYPE_Q4_1;
+        struct tiny t = tiny_open(tables[i % n_tables], &o);
         struct writer a = writer_of(0, 20, 1, 0), b = writer_of(1, 20, 2, 10);
         prefill(&t, &a.s, 19);
         prefill(&t, &b.s, 19);

@@ -622,11 +622,26 @@ static void window_gives_a_plain_model_two_streams(void **state) {
     model_destroy(m);
     m = load(&(struct model_options){.path = path});
     assert_true(model_info(m)->fingerprint == model_info(plain)->fingerprint);
+    assert_false(device_of(m)->shape.int8_activations);
+    model_destroy(m);
+    m = load(&(struct model_options){.path = path, .activations = "int8"});
+    assert_true(device_of(m)->shape.int8_activations);
+    assert_string_equal(model_info(m)->activations, "f32"); /* no weights that it concerns */
+    assert_true(model_info(m)->fingerprint != model_info(plain)->fingerprint);
+    model_destroy(m);
+    m = load(&(struct model_options){.path = path, .dtype = "q8_0", .activations = "int8"});
+    assert_string_equal(model_info(m)->activations, "int8");
+    model_destroy(m);
+    m = load(&(struct model_options){.path = path, .dtype = "q8_0", .activations = "auto"});
+    assert_false(device_of(m)->shape.int8_activations);
+    assert_string_equal(model_info(m)->activations, "f32");
     model_destroy(m);
     m = load(&(struct model_options){.path = path, .dtype = "bf16"});
     assert_true(model_info(m)->fingerprint != model_info(plain)->fingerprint);
     model_destroy(m);
     model_destroy(plain);
+    refused_with(&(struct model_options){.path = path, .activations = "int4"},
+                 "activations: \"int4\"");
     snprintf(path, sizeof path, "%s", golden_path("llama-orthros-standard-none"));
     refused_with(&(struct model_options){.path = path, .window = 32}, "window: 32");
 }

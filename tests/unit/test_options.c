@@ -52,6 +52,7 @@ static void serve_has_the_documented_defaults(void **state) {
     assert_string_equal(o.host, "127.0.0.1");
     assert_int_equal(o.port, 8080);
     assert_string_equal(o.dtype, "auto");
+    assert_string_equal(o.activations, "auto");
     assert_int_equal(o.max_num_seqs, 64);
     assert_int_equal(o.max_queued_requests, 1024);
     assert_true(o.max_body_bytes == 32u << 20);
@@ -158,6 +159,8 @@ static void bad_values_are_refused_by_name_and_range(void **state) {
         {"serve --model m -np 0", "--max-num-seqs", "from 1 to 4096"},
         {"serve --model m --dtype f8", "--dtype", "auto|f32|bf16|f16|q8_0|q4_0"},
         {"serve --model m --dtype f32|bf16", "--dtype", "auto|f32|bf16|f16|q8_0|q4_0"},
+        {"serve --model m --activations bf16", "--activations", "auto|int8|f32"},
+        {"serve --model m --cpu-table sse", "--cpu-table", "auto|ref|avx2|avx512"},
         {"serve --model m --drafts ngram", "--drafts", "auto, off, or a whole number from 1 to 64"},
         {"serve --model m --drafts 65", "--drafts", "from 1 to 64"},
         {"serve --model m --kv-memory 4X", "--kv-memory", "such as 512M or 4G"},

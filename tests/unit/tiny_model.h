@@ -23,7 +23,7 @@ struct tiny_options {
     uint32_t n_threads;
     bool orthros, biases, head_norms, untied;
     uint32_t window, block_size, head_dim, vocab;
-    bool identity_affine;
+    bool identity_affine, int8;
 };
 
 static inline struct tiny_options tiny_defaults(void) {
@@ -50,6 +50,7 @@ static inline struct model_shape tiny_shape(const struct tiny_options *o, const 
                                 .block_size = o->block_size,
                                 .mask_token = 3,
                                 .max_position = TINY_POSITIONS,
+                                .int8_activations = o->int8,
                                 .rope_freq = freq,
                                 .rope_scale = 1};
 }
