@@ -137,8 +137,13 @@ static int run_steps(struct bench_runner *r, struct bench_case *c, double *gaps,
     struct engine_gauges gauges;
     engine_gauges(r->engine, &gauges);
     uint64_t all_begun = gauges.generated_tokens + c->batch;
+    bool decoding = false;
     for (uint32_t n_left = c->batch; n_left;) {
         bool decodes = gauges.generated_tokens >= all_begun;
+        /* The wait for the other prompts is no time between tokens. */
+        for (uint32_t i = 0; decodes && !decoding && i < c->batch; i++)
+            r->seen[i].last_us = clock_us();
+        decoding = decodes;
         ++*(decodes ? &totals->decode_steps : &totals->prefill_steps);
         int more = engine_step(r->engine, clock_us());
         if (!take_events(r, c, gaps, &n_left) || more < 0 || (more == 0 && n_left))
