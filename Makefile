@@ -38,7 +38,7 @@ FUZZ := $(wildcard tests/fuzz/fuzz_*.c)
 obj = $(patsubst %.c,$(B)/%.o,$(1))
 
 # The product's objects, without the loader's entry points, which the scripted model replaces.
-LOADER := engine/model.c engine/inspect.c
+LOADER := engine/model.c engine/inspect.c engine/synthetic.c
 CORE := $(filter-out $(LOADER),$(KERNELS) $(ENGINE) $(PROTO))
 
 # ---- the product --------------------------------------------------------------------------------
@@ -168,6 +168,16 @@ check: ## test with -Werror, lint, format, the suite under ASan and UBSan, 30 s 
 	@$(SUBMAKE) fuzz FUZZ_SECONDS=30
 	@echo "make check: later parts add ThreadSanitizer, the simulation, other clients and deployment"
 
+# ---- benchmarks ---------------------------------------------------------------------------------
+
+.PHONY: bench
+bench: ## build/bench/: speed offline and over HTTP; LLAMACPP_DIR=PATH beside llama.cpp; MODEL=PATH BENCHFLAGS=..
+	@tests/tools/deps.sh run
+	@$(SUBMAKE) -j2 all
+	@$(if $(MODEL),,models/get-smollm2.sh)
+	@python3 tests/bench/bench.py --model "$(or $(MODEL),models/SmolLM2-135M-Instruct.Q4_1.gguf)" \
+	    $(if $(LLAMACPP_DIR),--llamacpp "$(LLAMACPP_DIR)") $(BENCHFLAGS)
+
 # ---- containers -----------------------------------------------------------------------------------
 
 IMAGE ?= geryon:latest
@@ -185,13 +195,12 @@ test-deploy: ## the image for real, without Docker, and the server behind nginx 
 
 # ---- what later parts bring ---------------------------------------------------------------------
 
-.PHONY: cuda check-gpu gpusim sim bench test-clients
+.PHONY: cuda check-gpu gpusim sim test-clients
 cuda check-gpu: WAITS := the CUDA backend (kernels/cuda)
 gpusim: WAITS := the CUDA backend and its simulator (tests/gpusim)
 sim: WAITS := the deterministic simulation (build/geryon-sim)
-bench: WAITS := geryon bench and the benches over HTTP (tests/bench)
 test-clients: WAITS := the suite of other clients and load generators
-cuda check-gpu gpusim sim bench test-clients:
+cuda check-gpu gpusim sim test-clients:
 	@echo "make $@: not in this version, waits for $(WAITS)" && exit 1
 
 .PHONY: clean help
@@ -200,6 +209,6 @@ clean: ## remove build/
 help: ## this list
 	@echo "make TARGET [CONFIG=release|debug|asan|tsan] [WERROR=1] [V=1]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
-	@echo "  later parts:  cuda check-gpu gpusim sim bench test-clients"
+	@echo "  later parts:  cuda check-gpu gpusim sim test-clients"
 
 -include $(shell find build \( -path build/deploy -o -path build/venv \) -prune -o -name '*.d' -print 2>/dev/null)

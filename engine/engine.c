@@ -147,6 +147,7 @@ static int allocate(struct engine *engine) {
         .draft_block = engine->info.draft_block,
         .max_position = model->shape.max_position,
         .mask_token = model->shape.mask_token,
+        .prefill_first = config->prefill_first,
     };
     engine->scheduler = scheduler_create(&scheduler, engine->pool, model->kernels, model->device);
     return engine->scheduler ? OK : ERR_NOMEM;

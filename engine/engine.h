@@ -27,7 +27,9 @@ struct model_options {
     const char *activations; /* "auto" (f32), "f32", "int8": with 8- and 4-bit weights; or NULL */
     uint32_t n_threads;      /* 0: cores this process may use (affinity, cpu.max) */
     uint32_t window;         /* 0, or give a model without Orthros streams this window */
-    bool progress_bar;       /* draw on stderr when it is a terminal */
+    bool force_window;       /* bench: `window` replaces the model's own; 0 = all positions */
+    const char *synthetic; /* instead of path: a shape with random weights (synthetic.h), or NULL */
+    bool progress_bar;     /* draw on stderr when it is a terminal */
     struct load_progress *progress; /* may be NULL */
 };
 
@@ -53,6 +55,7 @@ struct model_info {
     const char *chat_template_error; /* why the template in the file cannot be used, or NULL */
     bool adds_bos;                   /* the tokenizer adds a start token by itself */
     uint64_t weight_bytes;
+    uint32_t n_threads; /* of the CPU backend */
     uint64_t
         fingerprint; /* weights (headers, sizes, samples), dtypes, window, table, activations */
 };
@@ -61,6 +64,22 @@ struct model_info {
 int model_load(const struct model_options *options, struct model **out, struct err *err);
 void model_destroy(struct model *model); /* NULL is fine */
 const struct model_info *model_info(const struct model *model);
+
+/* What the arithmetic of a loaded model costs; a multiply-add counts two operations. Rows of the
+ * three views, logits not counted; a plain model has base rows only. */
+struct model_costs {
+    uint64_t main_bytes, draft_bytes; /* weights that one forward reads, whatever its rows */
+    uint64_t base_flops, output_flops, draft_flops; /* of one row */
+    uint64_t head_flops;                            /* of one row's logits */
+    uint64_t attend_flops; /* of one row for each position it attends, all layers */
+};
+void model_costs(const struct model *model, struct model_costs *out);
+
+/* What this machine reaches at best on n_threads threads (0: all it may use) in the instructions of
+ * the model's kernels: bytes a second read from memory, float32 operations a second. Takes some
+ * tenths of a second. */
+int model_peaks(const struct model *model, uint32_t n_threads, double *bytes_per_s,
+                double *flops_per_s, struct err *err);
 
 /* Print what `geryon inspect` shows: architecture, composition, tensors, dtypes, memory, and what
  * would be refused and why. Reads headers only, loads no weights. */
@@ -121,6 +140,7 @@ struct engine_config {
     uint32_t prefill_chunk;    /* largest prefill chunk in tokens; 0: as the budget allows */
     uint32_t max_queued;       /* sequences that may wait beyond max_num_seqs; 1024 */
     int32_t drafts;            /* DRAFTS_AUTO, DRAFTS_OFF or rows per block */
+    bool prefill_first;        /* no text goes on while a prompt is computed: bench, two phases */
     bool keep_cycles;          /* remember every cycle's drafts (generate --json); allocates */
     FILE *trace;               /* one JSON line a step, or NULL */
 };

@@ -16,9 +16,11 @@
 #include <unistd.h>
 
 #include "engine/checkpoint.h"
+#include "engine/costs.h"
 #include "engine/cpu_count.h"
 #include "engine/loader.h"
 #include "engine/model_internal.h"
+#include "engine/synthetic.h"
 #include "engine/weights.h"
 
 enum {
@@ -213,7 +215,12 @@ static int set_text_side(struct model *m, struct checkpoint *ck, struct config *
 _Static_assert(sizeof((struct model *)0)->eos_ids == sizeof((struct config *)0)->eos_ids,
                "both hold the same number of ids");
 
-static int set_window(struct config *config, uint32_t window, struct err *err) {
+int model_set_window(struct config *config, const struct model_options *options, struct err *err) {
+    uint32_t window = options->window;
+    if (options->force_window && config->shape.orthros) {
+        config->shape.window = window ? window : config->shape.max_position;
+        return OK;
+    }
     if (window == 0) return OK;
     if (config->shape.orthros)
         return err_set(err, ERR_INVALID, "window: %u, this model has a window of its own (%u)",
@@ -268,7 +275,7 @@ static int set_fingerprint(struct model *m, struct checkpoint *ck,
     return OK;
 }
 
-static int parse_activations(const char *name, bool *int8, struct err *err) {
+int model_parse_activations(const char *name, bool *int8, struct err *err) {
     *int8 = name && strcmp(name, "int8") == 0;
     if (!name || *int8 || strcmp(name, "auto") == 0 || strcmp(name, "f32") == 0) return OK;
     return err_set(err, ERR_INVALID, "activations: \"%.60s\", allowed are auto, int8, f32", name);
@@ -279,14 +286,14 @@ static int prepare(struct model *m, const struct model_options *options, struct 
                    struct config *config, struct weight_plan *plan, struct err *err) {
     int rc = set_names(m, options, err);
     if (!rc) rc = checkpoint_config(ck, config, err);
-    if (!rc) rc = set_window(config, options->window, err);
+    if (!rc) rc = model_set_window(config, options, err);
     if (!rc) rc = weights_plan(ck, config, plan, err);
     if (!rc && config->msar)
         rc = err_set(err, ERR_INVALID,
                      "msar: this version cannot run models with an MSAR residual path yet");
     if (!rc) rc = set_text_side(m, ck, config, err);
     if (!rc) m->shape = config->shape;
-    if (!rc) rc = parse_activations(options->activations, &m->shape.int8_activations, err);
+    if (!rc) rc = model_parse_activations(options->activations, &m->shape.int8_activations, err);
     if (!rc) rc = set_fingerprint(m, ck, options, err);
     return rc;
 }
@@ -329,6 +336,9 @@ int model_load_on(const struct model_options *options, const struct kernels *ker
     if (!rc) rc = load_weights(&stage, m, &plan, dtypes, err);
     if (rc) goto done;
     set_info(m, &config, by_dtype, stage.progress.total);
+    m->info.n_threads = n_threads;
+    for (size_t i = 0; i < plan.n_items; i++)
+        costs_add(&m->costs, &m->shape, &plan.items[i], dtypes[i]);
     progress_phase(options, LOAD_CACHE);
     *out = m;
     m = NULL;
@@ -345,6 +355,7 @@ int model_load(const struct model_options *options, struct model **out, struct e
     const struct kernels *kernels =
         kernels_find(options->cpu_table ? options->cpu_table : "auto", err);
     if (!kernels) return err ? err->code : ERR_INVALID;
+    if (options->synthetic) return synthetic_load(options, kernels, out, err);
     return model_load_on(options, kernels, out, err);
 }
 

@@ -20,6 +20,7 @@ struct model {
     char chat_template_error[256];       /* why the template could not be used, or "" */
     int32_t eos_ids[32];
     char *name, *path;
+    struct model_costs costs;
     char *chat_template_text; /* the source of chat_template */
 };
 

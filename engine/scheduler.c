@@ -314,6 +314,7 @@ bool scheduler_plan(struct scheduler *s, uint32_t max_prefill_rows, uint64_t now
     for (uint32_t i = 0; i < s->config.n_slots; i++)
         n_prefilling += s->running[i] && s->running[i]->state == SEQ_PREFILL;
     uint32_t max_rows = s->config.max_rows;
+    bool decodes = !(s->config.prefill_first && n_prefilling);
     uint32_t kept = 0; /* prefill's share of the rows */
     if (n_prefilling)
         kept = max_rows / 4 > s->config.n_streams ? max_rows / 4 : s->config.n_streams;
@@ -323,7 +324,7 @@ bool scheduler_plan(struct scheduler *s, uint32_t max_prefill_rows, uint64_t now
         .draft_rows = max_rows,
         .draft_logits = s->config.max_logit_rows,
     };
-    plan_decode(s, &left, plan);
+    if (decodes) plan_decode(s, &left, plan);
     if (s->config.draft_block) plan_drafts(s, &left, plan);
     left.main_rows += kept;
     left.main_logits += n_prefilling ? 1 : 0;

@@ -21,6 +21,7 @@ struct scheduler_config {
     uint32_t draft_block;    /* rows of a draft block, 0 = no drafts */
     uint32_t max_position;   /* no row stands at or beyond it */
     int32_t mask_token;
+    bool prefill_first; /* nothing decodes while a prompt is being computed */
 };
 
 struct scheduler; /* opaque */

@@ -183,12 +183,12 @@ static int add_item(struct planner *p, struct weight_item item) {
 
 static int plan_one(struct planner *p, const struct spec *spec, const char *name, uint32_t layer) {
     if (!wanted(p->config, spec->need)) return OK;
-    if (spec->need == ORTHROS_OPTIONAL && checkpoint_find(p->ck, name) < 0) return OK;
+    if (spec->need == ORTHROS_OPTIONAL && (!p->ck || checkpoint_find(p->ck, name) < 0)) return OK;
     bool matrix = spec->rows != NONE;
     uint64_t rows = size_of(p->config, spec->rows), cols = size_of(p->config, spec->cols);
     uint64_t shape[2] = {matrix ? rows : cols, cols};
-    size_t index;
-    int rc = expect(p, name, shape, matrix ? 2 : 1, &index);
+    size_t index = 0;
+    int rc = p->ck ? expect(p, name, shape, matrix ? 2 : 1, &index) : OK;
     if (rc) return rc;
     return add_item(
         p, (struct weight_item){spec->which, layer, index, (uint32_t)rows, (uint32_t)cols, matrix});
@@ -286,14 +286,14 @@ static int check_unused(struct planner *p) {
 int weights_plan(const struct checkpoint *ck, const struct config *config, struct weight_plan *out,
                  struct err *err) {
     struct planner p = {.ck = ck, .config = config, .err = err};
-    p.used = calloc(checkpoint_n_tensors(ck) + 1, sizeof *p.used);
+    p.used = calloc((ck ? checkpoint_n_tensors(ck) : 0) + 1, sizeof *p.used);
     if (!p.used) return err_set(err, ERR_NOMEM, "weights: no memory for the list");
     int rc = plan_list(&p, first, ARRAY_LEN(first));
     for (uint32_t i = 0; !rc && i < config->shape.n_layers; i++)
         rc = plan_layer(&p, i);
     if (!rc) rc = plan_list(&p, last, ARRAY_LEN(last));
-    if (!rc && config->msar) rc = check_msar(&p);
-    if (!rc) rc = check_unused(&p);
+    if (!rc && ck && config->msar) rc = check_msar(&p);
+    if (!rc && ck) rc = check_unused(&p);
     free(p.used);
     if (rc) {
         free(p.items);

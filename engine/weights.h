@@ -21,7 +21,8 @@ struct weight_plan {
 /* Every weight that the configuration wants, each with the shape it wants; every tensor of the
  * checkpoint is used, or known to be without effect (rotary tables, a head beside tied embeddings),
  * or refused by name. Of an MSAR model the extra tensors are checked too, though they are no item
- * yet. On failure nothing needs freeing. */
+ * yet. ck NULL: what a configuration alone wants, no optional weights (a model that is made, not
+ * read). On failure nothing needs freeing. */
 int weights_plan(const struct checkpoint *ck, const struct config *config, struct weight_plan *out,
                  struct err *err);
 void weights_plan_free(struct weight_plan *plan);

@@ -286,6 +286,13 @@ const struct kernels *kernels_avx512(void);
 /* The table called name ("auto": the fastest here), or NULL with err set. */
 const struct kernels *kernels_find(const char *name, struct err *err);
 
+/* What this machine reaches at best on n_threads threads, in the instructions of the table called
+ * `table`: bytes a second read from memory (a buffer larger than the caches) and float32 operations
+ * a second (a multiply-add is two). Takes some tenths of a second. ERR_NOMEM, or ERR_IO when the
+ * system gives no threads. */
+int kernels_peaks(const char *table, uint32_t n_threads, double *bytes_per_s, double *flops_per_s,
+                  struct err *err);
+
 /* ---- sampling on the host, shared by CPU tables and the scripted one --------------------------- */
 
 /* Philox4x32-10 (Salmon et al. 2011): 4 words for a 64-bit key and a 128-bit counter. */

@@ -16,7 +16,10 @@ struct model_options cmd_model_options(const struct options *options) {
         .cpu_table = options->cpu_table ? options->cpu_table : "auto",
         .activations = options->activations,
         .n_threads = options->threads,
-        .window = options->window,
+        .window = options->command == COMMAND_BENCH ? (uint32_t)options->forced_window.value
+                                                    : options->window,
+        .force_window = options->forced_window.set,
+        .synthetic = options->synthetic,
         .progress_bar = isatty(STDERR_FILENO) == 1,
     };
 }

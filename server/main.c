@@ -29,6 +29,8 @@ static int run(const struct options *options, struct err *err) {
         return cmd_tokenize(options);
     case COMMAND_INSPECT:
         return cmd_inspect(options);
+    case COMMAND_BENCH:
+        return cmd_bench(options);
     case COMMAND_HEALTH:
         return cmd_health(options);
     case COMMAND_VERSION:

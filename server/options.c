@@ -26,6 +26,7 @@ static const struct {
     {"logits", COMMAND_LOGITS, "print logits of a token sequence"},
     {"tokenize", COMMAND_TOKENIZE, "stdin to a JSON array of token ids, or back"},
     {"inspect", COMMAND_INSPECT, "describe a checkpoint without loading its weights"},
+    {"bench", COMMAND_BENCH, "measure prefill and decode speed without a server"},
     {"health", COMMAND_HEALTH, "ask a running server whether it is healthy (exit 0 or 1)"},
     {"version", COMMAND_VERSION, "print the version"},
     {"help", COMMAND_HELP, "help COMMAND: flags, defaults, ranges"},
@@ -133,6 +134,10 @@ static void describe_range(const struct option *opt, char *out, size_t cap) {
         else
             snprintf(out, cap, "a whole number from %.0f to %.0f", opt->lo, opt->hi);
         break;
+    case KIND_COUNTS:
+        snprintf(out, cap, "1 to %d whole numbers from %.0f to %.0f between commas",
+                 OPTION_COUNTS_MAX, opt->lo, opt->hi);
+        break;
     case KIND_SWITCH:
         snprintf(out, cap, "true or false");
         break;
@@ -144,6 +149,23 @@ static void describe_range(const struct option *opt, char *out, size_t cap) {
 
 static bool in_range(const struct option *opt, double v) {
     return v >= opt->lo && v <= opt->hi;
+}
+
+static bool parse_counts(const struct option *opt, const char *text, struct option_counts *out) {
+    struct option_counts counts = {0};
+    for (const char *at = text;; at++) {
+        uint64_t n = 0;
+        const char *digits = at;
+        for (; isdigit((unsigned char)*at) && n <= UINT32_MAX; at++)
+            n = n * 10 + (uint64_t)(*at - '0');
+        if (at == digits || !in_range(opt, (double)n) || counts.n == OPTION_COUNTS_MAX)
+            return false;
+        counts.items[counts.n++] = (uint32_t)n;
+        if (!*at) break;
+        if (*at != ',') return false;
+    }
+    *out = counts;
+    return true;
 }
 
 /* Store text in the option's field; false when it is not acceptable. */
@@ -178,6 +200,8 @@ static bool set_value(struct options *options, const struct option *opt, const c
         if (opt->lo != opt->hi && !in_range(opt, (double)n)) return false;
         *(struct option_int *)field = (struct option_int){true, n};
         return true;
+    case KIND_COUNTS:
+        return parse_counts(opt, text, field);
     case KIND_SWITCH: {
         const char *ignored;
         if (one_of("true|1|yes|on", text, &ignored))

@@ -18,9 +18,10 @@ enum command {
     COMMAND_HEALTH = 32,
     COMMAND_VERSION = 64,
     COMMAND_HELP = 128,
+    COMMAND_BENCH = 256,
 };
 
-enum { OPTION_LIST_MAX = 64 };
+enum { OPTION_LIST_MAX = 64, OPTION_COUNTS_MAX = 16 };
 
 /* Values of a repeatable flag. */
 struct option_list {
@@ -32,6 +33,12 @@ struct option_list {
 struct option_int {
     bool set;
     int64_t value;
+};
+
+/* Whole numbers between commas. */
+struct option_counts {
+    uint32_t n;
+    uint32_t items[OPTION_COUNTS_MAX];
 };
 
 struct options {
@@ -71,6 +78,11 @@ struct options {
     bool ignore_eos, json, decode, no_special;
     const char *positions, *view;
     uint32_t block, chunk;
+    /* bench */
+    const char *synthetic, *report, *perplexity;
+    struct option_counts prompt_tokens, batch;
+    uint32_t gen_tokens, reps;
+    struct option_int forced_window;
 
     /* Copies of environment lists, and the text of --config; options_fini frees them. */
     char *owned[OPTION_LIST_MAX];

@@ -1,7 +1,8 @@
 #include "server/options_table.h"
 
 enum {
-    LOADS = COMMAND_SERVE | COMMAND_GENERATE | COMMAND_LOGITS, /* commands that run an engine */
+    /* commands that run an engine */
+    LOADS = COMMAND_SERVE | COMMAND_GENERATE | COMMAND_LOGITS | COMMAND_BENCH,
     OFFLINE = COMMAND_GENERATE | COMMAND_LOGITS,
     MODEL = LOADS | COMMAND_TOKENIZE | COMMAND_INSPECT,
 };
@@ -13,8 +14,13 @@ enum {
 /* name, aliases, commands, kind, field, default, range, choices or name of the value, meaning */
 /* clang-format off */
 const struct option options_table[] = {
-    {"--model", {0}, MODEL, KIND_TEXT, AT(model), NULL, 0, 0, "PATH",
+    {"--model", {0}, MODEL & ~COMMAND_BENCH, KIND_TEXT, AT(model), NULL, 0, 0, "PATH",
      "checkpoint directory, or .gguf file", OPTION_REQUIRED},
+    {"--model", {0}, COMMAND_BENCH, KIND_TEXT, AT(model), NULL, 0, 0, "PATH",
+     "checkpoint directory, or .gguf file; this or --synthetic", 0},
+    {"--synthetic", {0}, COMMAND_BENCH, KIND_TEXT, AT(synthetic), NULL, 0, 0, "SPEC",
+     "NAME[,window=N][,drafts=B] with random weights; NAME is smollm2-135m, qwen3-1.7b, "
+     "qwen3-8b or llama3.1-8b", 0},
     {"--backend", {0}, LOADS, KIND_CHOICE, AT(backend), "auto", 0, 0, "auto|cpu|cuda",
      "where to compute; cuda needs a build that has it", 0},
     {"--threads", {0}, MODEL, KIND_COUNT, AT(threads), "0", 0, 1024, NULL,
@@ -25,7 +31,9 @@ const struct option options_table[] = {
      "kernels of the CPU backend; auto = the fastest this machine has", 0},
     {"--activations", {0}, LOADS, KIND_CHOICE, AT(activations), "auto", 0, 0, "auto|int8|f32",
      "format in which rows meet 8- and 4-bit weights; auto = f32", 0},
-    {"--window", {0}, LOADS | COMMAND_INSPECT, KIND_COUNT, AT(window), "0", 0, 1 << 24, NULL,
+    {"--window", {0}, COMMAND_BENCH, KIND_INT, AT(forced_window), NULL, 0, 1 << 24, NULL,
+     "time another window than the model's; 0 = full attention; the report is marked", 0},
+    {"--window", {0}, (LOADS & ~COMMAND_BENCH) | COMMAND_INSPECT, KIND_COUNT, AT(window), "0", 0, 1 << 24, NULL,
      "run a plain model with Orthros streams of this window; 0 = as the model says", 0},
     {"--kv-dtype", {0}, LOADS, KIND_CHOICE, AT(kv_dtype), "auto", 0, 0, "auto|f32|bf16",
      "number format of stored keys and values; auto = f32 for f32 weights, else bf16", 0},
@@ -137,6 +145,21 @@ const struct option options_table[] = {
      "same seed, same text; drawn from the system when absent", 0},
     {"--ignore-eos", {0}, COMMAND_GENERATE, KIND_SWITCH, AT(ignore_eos), NULL, 0, 0, NULL,
      "go on after end-of-sequence", 0},
+    {"--prompt-tokens", {0}, COMMAND_BENCH, KIND_COUNTS, AT(prompt_tokens),
+     "512,2048", 1, 1 << 24, "N,N,..",
+     "prompt lengths", 0},
+    {"--gen-tokens", {0}, COMMAND_BENCH, KIND_COUNT, AT(gen_tokens), "128", 1, 1 << 20, NULL,
+     "tokens of each answer; the first one belongs to the prefill", 0},
+    {"--batch", {0}, COMMAND_BENCH, KIND_COUNTS, AT(batch), "1,8,32", 1, 4096, "N,N,..",
+     "sequences that run at once", 0},
+    {"--reps", {0}, COMMAND_BENCH, KIND_COUNT, AT(reps), "5", 1, 1000, NULL,
+     "repetitions of every case; figures are their medians", 0},
+    {"--perplexity", {0}, COMMAND_BENCH, KIND_TEXT, AT(perplexity), NULL, 0, 0, "FILE",
+     "also the perplexity of a text file, in windows of 2048 tokens", 0},
+    {"--report", {0}, COMMAND_BENCH, KIND_TEXT, AT(report), NULL, 0, 0, "DIR",
+     "write bench.json and bench.md into this folder", 0},
+    {"--json", {0}, COMMAND_BENCH, KIND_SWITCH, AT(json), NULL, 0, 0, NULL,
+     "print JSON in place of the table", 0},
     {"--json", {0}, COMMAND_GENERATE, KIND_SWITCH, AT(json), NULL, 0, 0, NULL,
      "print one JSON object: tokens, text, drafts of every cycle, times", 0},
     {"--positions", {0}, COMMAND_LOGITS, KIND_CHOICE, AT(positions), "last", 0, 0, "last|all",

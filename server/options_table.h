@@ -12,6 +12,7 @@ enum option_kind {
     KIND_SIZE,   /* uint64_t bytes in lo .. hi */
     KIND_REAL,   /* double in lo .. hi */
     KIND_INT,    /* struct option_int in lo .. hi, or any 64-bit number where lo == hi */
+    KIND_COUNTS, /* struct option_counts: numbers in lo .. hi between commas */
     KIND_SWITCH, /* bool; takes no value */
     KIND_LIST,   /* struct option_list; repeatable */
     KIND_DRAFTS, /* int32_t: auto, off or lo .. hi */

@@ -180,6 +180,7 @@ static int read_whole(const char *path, char **out, size_t *len, struct err *err
 int model_load(const struct model_options *options, struct model **out, struct err *err) {
     char *json;
     size_t len;
+    if (!options->path) return err_set(err, ERR_INVALID, "the scripted model needs a path");
     int rc = read_whole(options->path, &json, &len, err);
     if (rc != OK) return rc;
     rc = scripted_model_create(json, len, options, out, err);

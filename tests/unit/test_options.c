@@ -128,6 +128,25 @@ static void flags_without_a_command_serve(void **state) {
     assert_int_equal(o.command, COMMAND_SERVE);
 }
 
+static void numbers_between_commas_keep_their_order(void **state) {
+    (void)state;
+    struct options o;
+    struct err err = {0};
+    assert_int_equal(parse(&o, "bench --synthetic qwen3-8b --batch 8,1,8", &err), OK);
+    assert_int_equal(o.batch.n, 3);
+    assert_int_equal(o.batch.items[0], 8);
+    assert_int_equal(o.batch.items[1], 1);
+    assert_int_equal(o.batch.items[2], 8);
+    assert_int_equal(o.prompt_tokens.n, 2); /* the default */
+    assert_int_equal(o.prompt_tokens.items[1], 2048);
+    assert_false(o.forced_window.set);
+    options_fini(&o);
+    assert_int_equal(parse(&o, "bench --model m --window 0", &err), OK);
+    assert_true(o.forced_window.set);
+    assert_int_equal(o.forced_window.value, 0);
+    options_fini(&o);
+}
+
 static void bad_values_are_refused_by_name_and_range(void **state) {
     (void)state;
     static const struct {
@@ -149,6 +168,13 @@ static void bad_values_are_refused_by_name_and_range(void **state) {
         {"serve --model m --watchdog nan", "--watchdog", "from 1 to 3600"},
         {"generate --model m --temperature 2.1", "--temperature", "from 0 to 2"},
         {"generate --model m --seed 9223372036854775808", "--seed", "64-bit"},
+        {"bench --model m --batch 1,,8", "--batch", "1 to 16 whole numbers from 1 to 4096"},
+        {"bench --model m --batch 1,8,", "--batch", "1 to 16 whole numbers from 1 to 4096"},
+        {"bench --model m --batch 4097", "--batch", "1 to 16 whole numbers from 1 to 4096"},
+        {"bench --model m --batch 99999999999999999999", "--batch", "from 1 to 4096"},
+        {"bench --model m --batch 1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8", "--batch", "1 to 16"},
+        {"bench --model m --prompt-tokens -1", "--prompt-tokens", "whole numbers from 1"},
+        {"bench --model m --window -1", "--window", "from 0 to 16777216"},
         {"serve --model m --port", "--port", "value missing"},
         {"serve --model m --strict-params=maybe", "--strict-params", "true or false"},
         {"serve --model", "--model", "value missing"},
@@ -249,6 +275,7 @@ int main(void) {
         cmocka_unit_test_setup(the_environment_fills_in_and_the_flag_wins, reset),
         cmocka_unit_test_setup(a_repeatable_flag_replaces_its_twin, reset),
         cmocka_unit_test_setup(flags_without_a_command_serve, reset),
+        cmocka_unit_test_setup(numbers_between_commas_keep_their_order, reset),
         cmocka_unit_test_setup(bad_values_are_refused_by_name_and_range, reset),
         cmocka_unit_test_setup(a_bad_environment_value_names_the_variable, reset),
         cmocka_unit_test_setup(unknown_words_are_refused, reset),

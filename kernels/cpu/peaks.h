@@ -1,0 +1,23 @@
+/* peaks.h: loops that reach what a core can do at best; peaks.c runs them on all threads. Private
+ * to kernels/cpu. */
+#ifndef GERYON_KERNELS_CPU_PEAKS_H
+#define GERYON_KERNELS_CPU_PEAKS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct peaks_ops {
+    /* Read n bytes (a multiple of 256, aligned to 64) and return something made of all of them, so
+     * that no read can be left out. */
+    uint64_t (*read)(const char *p, size_t n);
+    /* `rounds` rounds of independent multiply-adds that stay in registers; returns their sum. */
+    float (*multiply_add)(uint32_t rounds);
+    uint32_t round_flops; /* a multiply-add counts two */
+};
+
+extern const struct peaks_ops peaks_ops_plain;
+#if defined(__x86_64__)
+extern const struct peaks_ops peaks_ops_avx2, peaks_ops_avx512;
+#endif
+
+#endif

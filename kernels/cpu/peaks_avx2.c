@@ -1,0 +1,40 @@
+/* peaks_avx2.c: the loops of peaks.h in the instructions of the avx2 table. */
+#include "kernels/cpu/peaks.h"
+
+#include "kernels/cpu/avx2.h"
+
+enum { CHAINS = 12 }; /* a multiply-add takes 4 to 5 cycles and two begin in each: 10 fill them */
+
+static uint64_t read_all(const char *p, size_t n) {
+    __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
+    for (size_t i = 0; i < n; i += 128) {
+        a = _mm256_xor_si256(a, avx2_load(p + i));
+        b = _mm256_xor_si256(b, avx2_load(p + i + 32));
+        c = _mm256_xor_si256(c, avx2_load(p + i + 64));
+        d = _mm256_xor_si256(d, avx2_load(p + i + 96));
+    }
+    a = _mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d));
+    return (uint64_t)_mm256_extract_epi64(a, 0) ^ (uint64_t)_mm256_extract_epi64(a, 1) ^
+           (uint64_t)_mm256_extract_epi64(a, 2) ^ (uint64_t)_mm256_extract_epi64(a, 3);
+}
+
+static float multiply_add(uint32_t rounds) {
+    const __m256 factor = _mm256_set1_ps(0.999f), term = _mm256_set1_ps(0.001f);
+    __m256 acc[CHAINS];
+#pragma GCC unroll 12
+    for (int i = 0; i < CHAINS; i++)
+        acc[i] = _mm256_set1_ps((float)i);
+    for (uint32_t r = 0; r < rounds; r++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; i++)
+            acc[i] = _mm256_fmadd_ps(acc[i], factor, term);
+    }
+    __m256 sum = acc[0];
+#pragma GCC unroll 12
+    for (int i = 1; i < CHAINS; i++)
+        sum = _mm256_add_ps(sum, acc[i]);
+    return avx2_sum(sum);
+}
+
+const struct peaks_ops peaks_ops_avx2 = {
+    .read = read_all, .multiply_add = multiply_add, .round_flops = CHAINS * 8 * 2};

@@ -1,0 +1,311 @@
+/* bench_run.c: measuring. Steps the engine by hand, as a server's engine thread would. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/bench.h"
+#include "server/clock.h"
+
+/* A sequence of the repetition at hand. */
+struct seen {
+    uint32_t n_output;
+    uint64_t last_us;
+    struct seq_stats stats; /* at its end */
+};
+
+/* Sums over the sequences and repetitions of a case. */
+struct totals {
+    uint64_t prefill_steps, decode_steps;
+    uint64_t draft_passes, verify_passes, n_accepted, n_rejected;
+};
+
+struct bench_runner {
+    struct engine *engine;
+    const struct bench *bench;
+    uint32_t max_prompt;
+    struct request *requests; /* [max_batch] */
+    int32_t *prompts;         /* [max_batch][max_prompt] */
+    struct seen *seen;        /* [max_batch] */
+    double *scratch;          /* [max_batch] */
+};
+
+struct bench_runner *bench_runner_create(struct engine *engine, const struct bench *bench,
+                                         uint32_t max_batch, uint32_t max_prompt) {
+    struct bench_runner *r = calloc(1, sizeof *r);
+    if (!r) return NULL;
+    *r = (struct bench_runner){.engine = engine, .bench = bench, .max_prompt = max_prompt};
+    r->requests = calloc(max_batch, sizeof *r->requests);
+    r->prompts = calloc((size_t)max_batch * max_prompt, sizeof *r->prompts);
+    r->seen = calloc(max_batch, sizeof *r->seen);
+    r->scratch = calloc(max_batch, sizeof *r->scratch);
+    if (r->requests && r->prompts && r->seen && r->scratch) return r;
+    bench_runner_destroy(r);
+    return NULL;
+}
+
+void bench_runner_destroy(struct bench_runner *r) {
+    if (!r) return;
+    free(r->requests);
+    free(r->prompts);
+    free(r->seen);
+    free(r->scratch);
+    free(r);
+}
+
+/* ---- statistics -------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of sorted values: the smallest that at least `share` of them do not exceed. */
+static double percentile(const double *sorted, size_t n, double share) {
+    if (n == 0) return 0;
+    size_t at = (size_t)ceil(share * (double)n);
+    return sorted[at > 0 ? at - 1 : 0];
+}
+
+static double median(const double *sorted, size_t n) {
+    if (n == 0) return 0;
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+static struct spread spread_of(double *values, size_t n) {
+    qsort(values, n, sizeof *values, ascending);
+    return (struct spread){median(values, n), n ? values[0] : 0, n ? values[n - 1] : 0};
+}
+
+/* ---- one repetition ---------------------------------------------------------------------------- */
+
+/* The same case has the same prompts everywhere, but no two texts share a beginning. */
+static int32_t prompt_token(uint32_t rep, uint32_t seq, uint32_t i, uint32_t vocab_size) {
+    uint64_t x = ((uint64_t)rep << 48) ^ ((uint64_t)seq << 32) ^ i;
+    x = (x + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u; /* splitmix64 */
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return (int32_t)((x >> 32) % vocab_size);
+}
+
+static int submit(struct bench_runner *r, const struct bench_case *c, uint32_t rep,
+                  struct err *err) {
+    for (uint32_t s = 0; s < c->batch; s++) {
+        struct request *request = &r->requests[s];
+        int32_t *prompt = r->prompts + (size_t)s * r->max_prompt;
+        for (uint32_t i = 0; i < c->prompt_tokens; i++)
+            prompt[i] = prompt_token(rep, s, i, r->bench->model->vocab_size);
+        *request = (struct request){
+            .id = s, .max_tokens = c->gen_tokens, .n_prompt = c->prompt_tokens, .prompt = prompt};
+        sampling_defaults(&request->sampling);
+        request->sampling.temperature = 0;
+        request->sampling.ignore_eos = true;
+        r->seen[s] = (struct seen){0};
+        int rc = engine_submit(r->engine, request, err);
+        if (rc) return rc;
+    }
+    return OK;
+}
+
+/* What became known of a sequence's tokens; gaps has room for all of a case. */
+static void note(struct seen *seen, const struct seq_stats *stats, double *gaps, uint64_t *n_gaps) {
+    if (stats->n_output == seen->n_output) return;
+    uint32_t n = stats->n_output - seen->n_output;
+    double ms = clock_ms(seen->last_us, stats->last_token_us) / n;
+    for (uint32_t i = 0; seen->n_output && i < n; i++)
+        gaps[(*n_gaps)++] = ms;
+    seen->n_output = stats->n_output;
+    seen->last_us = stats->last_token_us;
+}
+
+/* Take in what a step emitted; false when a sequence failed or ended early. */
+static bool take_events(struct bench_runner *r, struct bench_case *c, double *gaps,
+                        uint32_t *n_left) {
+    bool well = true;
+    struct event event;
+    while (engine_next_event(r->engine, &event)) {
+        struct seen *seen = &r->seen[event.id];
+        if (event.kind != EVENT_FAILED) note(seen, &event.stats, gaps, &c->n_gaps);
+        if (event.kind == EVENT_TOKENS) continue;
+        seen->stats = event.stats;
+        well = well && event.kind == EVENT_FINISHED && event.stats.n_output == c->gen_tokens;
+        --*n_left;
+    }
+    return well;
+}
+
+static int run_steps(struct bench_runner *r, struct bench_case *c, double *gaps,
+                     struct totals *totals, struct err *err) {
+    struct engine_gauges gauges;
+    engine_gauges(r->engine, &gauges);
+    uint64_t all_begun = gauges.generated_tokens + c->batch;
+    bool decoding = false;
+    for (uint32_t n_left = c->batch; n_left;) {
+        bool decodes = gauges.generated_tokens >= all_begun;
+        /* The wait for the other prompts is no time between tokens. */
+        for (uint32_t i = 0; decodes && !decoding && i < c->batch; i++)
+            r->seen[i].last_us = clock_us();
+        decoding = decodes;
+        ++*(decodes ? &totals->decode_steps : &totals->prefill_steps);
+        int more = engine_step(r->engine, clock_us());
+        if (!take_events(r, c, gaps, &n_left) || more < 0 || (more == 0 && n_left))
+            return err_set(err, ERR_DEVICE, "the engine could not finish a text");
+        engine_gauges(r->engine, &gauges);
+    }
+    return OK;
+}
+
+/* Speeds and times of one repetition, in the arrays of its case. */
+struct rep_figures {
+    double *prefill, *decode, *first_token; /* [reps] */
+};
+
+static void measure_rep(struct bench_runner *r, const struct bench_case *c, uint32_t rep,
+                        uint64_t begun_us, const struct rep_figures *figures,
+                        struct totals *totals) {
+    uint64_t first_us = 0, last_us = 0;
+    for (uint32_t s = 0; s < c->batch; s++) {
+        const struct seq_stats *stats = &r->seen[s].stats;
+        if (stats->first_token_us > first_us) first_us = stats->first_token_us;
+        if (stats->last_token_us > last_us) last_us = stats->last_token_us;
+        r->scratch[s] = clock_ms(begun_us, stats->first_token_us);
+        totals->draft_passes += stats->draft_passes;
+        totals->verify_passes += stats->verify_passes;
+        totals->n_accepted += stats->n_accepted;
+        totals->n_rejected += stats->n_rejected;
+    }
+    double prefill_s = clock_ms(begun_us, first_us) / 1000;
+    double decode_s = clock_ms(first_us, last_us) / 1000;
+    double n_prefill = (double)c->batch * c->prompt_tokens;
+    double n_decode = (double)c->batch * (c->gen_tokens - 1);
+    figures->prefill[rep] = prefill_s > 0 ? n_prefill / prefill_s : 0;
+    figures->decode[rep] = decode_s > 0 ? n_decode / decode_s : 0;
+    figures->first_token[rep] = spread_of(r->scratch, c->batch).median;
+}
+
+/* ---- the price of a token ---------------------------------------------------------------------- */
+
+/* Positions that a base row attends, on average over positions 0 .. n - 1. */
+static double mean_attended(const struct model_info *model, double n) {
+    double w = model->window;
+    if (w == 0 || w >= n) return (n + 1) / 2;
+    return w - w * (w - 1) / (2 * n);
+}
+
+static void price(const struct bench *bench, struct bench_case *c, const struct totals *t) {
+    const struct model_costs *costs = &bench->costs;
+    const struct engine_info *engine = bench->engine;
+    double kv = (double)engine->kv_bytes / ((double)engine->n_pages * engine->page_tokens);
+    bool streams = bench->model->window > 0;
+    double n = c->prompt_tokens, attend = (double)costs->attend_flops;
+    double n_texts = (double)c->batch * c->reps, tokens = n_texts * n;
+    double last_row = (double)costs->head_flops;
+    if (streams) last_row += (double)costs->output_flops + attend * n;
+    c->prefill.bytes_per_token = (double)t->prefill_steps * (double)costs->main_bytes / tokens + kv;
+    c->prefill.flops_per_token =
+        (double)costs->base_flops + attend * mean_attended(bench->model, n) + last_row / n;
+    if (c->gen_tokens < 2) return;
+
+    double context = n + c->gen_tokens / 2.0, block = engine->draft_block;
+    double near = streams && bench->model->window < context ? bench->model->window : context;
+    double rows = (double)(t->verify_passes + t->n_accepted + t->n_rejected);
+    double passes = (double)t->verify_passes, drafts = (double)t->draft_passes;
+    double flops = rows * ((double)(costs->base_flops + costs->head_flops) + attend * near);
+    if (streams) flops += rows * ((double)costs->output_flops + attend * context);
+    flops += drafts * (block * ((double)costs->draft_flops + attend * (context + block)) +
+                       (block - 1) * (double)costs->head_flops * (drafts > 0));
+    double weights = (double)costs->main_bytes + (drafts > 0 ? (double)costs->draft_bytes : 0);
+    tokens = n_texts * (c->gen_tokens - 1);
+    c->decode.bytes_per_token =
+        ((double)t->decode_steps * weights + (passes + drafts) * kv * context) / tokens;
+    c->decode.flops_per_token = flops / tokens;
+    c->tokens_per_forward = tokens / (passes + drafts);
+    c->accepted_length = (double)(t->verify_passes + t->n_accepted) / passes;
+}
+
+/* ---- one case ---------------------------------------------------------------------------------- */
+
+static bool fits(const struct bench *bench, struct bench_case *c) {
+    const struct engine_info *engine = bench->engine;
+    uint64_t len = (uint64_t)c->prompt_tokens + c->gen_tokens;
+    /* The last block of drafts may reach beyond the text, and admission keeps a page in reserve. */
+    uint64_t pages = (div_ceil(len + engine->draft_block, engine->page_tokens) + 1) * c->batch;
+    if (len > engine->max_model_len)
+        snprintf(c->skipped, sizeof c->skipped, "%llu tokens, the engine holds %u",
+                 (unsigned long long)len, engine->max_model_len);
+    else if (pages > engine->n_pages)
+        snprintf(c->skipped, sizeof c->skipped, "%llu pages of KV, the pool has %u: --kv-memory",
+                 (unsigned long long)pages, engine->n_pages);
+    return !c->skipped[0];
+}
+
+int bench_run(struct bench_runner *r, struct bench_case *c, struct err *err) {
+    if (!fits(r->bench, c)) return OK;
+    size_t n_gaps = (size_t)c->reps * c->batch * c->gen_tokens;
+    double *gaps = calloc(n_gaps, sizeof *gaps),
+           *values = calloc((size_t)c->reps * 3, sizeof *values);
+    struct totals totals = {0};
+    int rc = gaps && values ? OK : err_set(err, ERR_NOMEM, "no memory for %zu times", n_gaps);
+    struct rep_figures figures = {values, values + c->reps, values + 2 * (size_t)c->reps};
+    for (uint32_t rep = 0; rc == OK && rep < c->reps; rep++) {
+        uint64_t begun_us = clock_us();
+        rc = submit(r, c, rep, err);
+        if (rc == OK) rc = run_steps(r, c, gaps, &totals, err);
+        if (rc == OK) measure_rep(r, c, rep, begun_us, &figures, &totals);
+    }
+    if (rc == OK) {
+        qsort(gaps, c->n_gaps, sizeof *gaps, ascending);
+        c->gap_ms_p50 = percentile(gaps, c->n_gaps, 0.50);
+        c->gap_ms_p95 = percentile(gaps, c->n_gaps, 0.95);
+        c->gap_ms_p99 = percentile(gaps, c->n_gaps, 0.99);
+        c->prefill.tokens_per_s = spread_of(figures.prefill, c->reps);
+        c->decode.tokens_per_s = spread_of(figures.decode, c->reps);
+        c->first_token_ms = spread_of(figures.first_token, c->reps);
+        c->prompt_total = (uint64_t)c->prompt_tokens * c->batch * c->reps;
+        c->output_total = (uint64_t)c->gen_tokens * c->batch * c->reps;
+        price(r->bench, c, &totals);
+    }
+    free(gaps);
+    free(values);
+    return rc;
+}
+
+/* ---- perplexity -------------------------------------------------------------------------------- */
+
+struct scoring {
+    const int32_t *ids; /* of the window */
+    uint32_t n_ids, vocab_size, n_scored;
+    double nll;
+};
+
+static void score_row(void *arg, uint32_t position, const float *logits) {
+    struct scoring *s = arg;
+    if (position + 1 >= s->n_ids) return;
+    float most = logits[0];
+    for (uint32_t i = 1; i < s->vocab_size; i++)
+        if (logits[i] > most) most = logits[i];
+    double sum = 0;
+    for (uint32_t i = 0; i < s->vocab_size; i++)
+        sum += exp((double)logits[i] - most);
+    s->nll += log(sum) + most - logits[s->ids[position + 1]];
+    s->n_scored++;
+}
+
+int bench_perplexity(struct engine *engine, uint32_t vocab_size, const struct tokens *ids,
+                     uint32_t window, struct bench_perplexity *out, struct err *err) {
+    struct scoring scoring = {.vocab_size = vocab_size};
+    if (window > engine_info(engine)->max_model_len) window = engine_info(engine)->max_model_len;
+    for (uint32_t at = 0; at < ids->n; at += window) {
+        scoring.ids = ids->ids + at;
+        scoring.n_ids = ids->n - at < window ? ids->n - at : window;
+        struct logits_job job = {.tokens = scoring.ids, .n_tokens = scoring.n_ids, .all = true};
+        int rc = engine_logits(engine, &job, score_row, &scoring, err);
+        if (rc) return rc;
+    }
+    if (!scoring.n_scored)
+        return err_set(err, ERR_INVALID, "--perplexity: %u tokens, at least 2 are needed", ids->n);
+    out->n_tokens = ids->n;
+    out->n_scored = scoring.n_scored;
+    out->window = window;
+    out->mean_nll = scoring.nll / scoring.n_scored;
+    out->perplexity = exp(out->mean_nll);
+    return OK;
+}

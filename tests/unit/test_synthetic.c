@@ -1,0 +1,129 @@
+/* Named shapes: sizes as published, options of a spec, and what a made model can do. */
+#include "engine/synthetic.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/weights.h"
+#include "tests/harness.h"
+
+static void shape_of(const char *spec, struct config *config, uint64_t *n_numbers) {
+    struct err err = {0};
+    struct weight_plan plan = {0};
+    if (synthetic_config(spec, config, &err)) fail_msg("%s: %s", spec, err.msg);
+    if (weights_plan(NULL, config, &plan, &err)) fail_msg("%s: %s", spec, err.msg);
+    *n_numbers = 0;
+    for (size_t i = 0; i < plan.n_items; i++)
+        *n_numbers += (uint64_t)plan.items[i].rows * plan.items[i].cols;
+    weights_plan_free(&plan);
+}
+
+static void shapes_have_the_published_number_of_parameters(void **state) {
+    (void)state;
+    const struct {
+        const char *name;
+        uint64_t n;
+    } published[] = {{"smollm2-135m", 134515008},
+                     {"qwen3-1.7b", 1720574976},
+                     {"qwen3-8b", 8190735360},
+                     {"llama3.1-8b", 8030261248}};
+    for (size_t i = 0; i < ARRAY_LEN(published); i++) {
+        struct config config;
+        uint64_t n;
+        shape_of(published[i].name, &config, &n);
+        assert_int_equal(n, published[i].n);
+        assert_false(config.shape.orthros);
+        assert_int_equal(config.shape.block_size, 0);
+        config_fini(&config);
+    }
+}
+
+static void options_add_streams_and_a_draft_view(void **state) {
+    (void)state;
+    struct config plain, both;
+    uint64_t n_plain, n_both;
+    shape_of("smollm2-135m", &plain, &n_plain);
+    shape_of("smollm2-135m,drafts=16,window=256", &both, &n_both);
+    assert_true(both.shape.orthros);
+    assert_int_equal(both.shape.window, 256);
+    assert_int_equal(both.shape.block_size, 16);
+    assert_in_range(both.shape.mask_token, 0, both.shape.vocab_size - 1);
+    uint64_t projections = 2 * 576 * 576 + 2 * 576 * 192; /* q and o, k and v */
+    assert_int_equal(n_both - n_plain, 30 * projections);
+    config_fini(&plain);
+    config_fini(&both);
+}
+
+static void bad_specs_are_refused_by_name(void **state) {
+    (void)state;
+    static const char *const bad[][2] = {
+        {"", "NAME"},
+        {",", "known are"},
+        {"gpt-5", "gpt-5"},
+        {"smollm2", "smollm2-135m"},
+        {"qwen3-8b,msar", "msar"},
+        {"qwen3-8b,fast", "fast"},
+        {"qwen3-8b,window=0", "window=0"},
+        {"qwen3-8b,window=", "window="},
+        {"qwen3-8b,window=12x", "window=12x"},
+        {"qwen3-8b,window=99999999999999999999", "window="},
+        {"qwen3-8b,drafts=1", "drafts=1"},
+        {"qwen3-8b,drafts=65", "drafts=65"},
+        {"qwen3-8b,window=4,drafts=-2", "drafts=-2"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct config config;
+        struct err err = {0};
+        assert_int_equal(synthetic_config(bad[i][0], &config, &err), ERR_INVALID);
+        if (!strstr(err.msg, bad[i][1])) fail_msg("\"%s\": %s", bad[i][0], err.msg);
+    }
+    char longest[300];
+    memset(longest, 'q', sizeof longest - 1);
+    longest[sizeof longest - 1] = 0;
+    struct config config;
+    struct err err = {0};
+    assert_int_equal(synthetic_config(longest, &config, &err), ERR_INVALID);
+}
+
+static void load(const char *dtype, struct model **out) {
+    struct err err = {0};
+    struct model_options options = {
+        .synthetic = "smollm2-135m", .dtype = dtype, .cpu_table = "auto", .n_threads = 1};
+    if (model_load(&options, out, &err)) fail_msg("%s", err.msg);
+}
+
+static void a_made_model_knows_its_costs_and_repeats_itself(void **state) {
+    (void)state;
+    struct model *a, *b;
+    load("q8_0", &a);
+    load("q8_0", &b);
+    assert_int_equal(model_info(a)->fingerprint, model_info(b)->fingerprint);
+    struct model_costs costs;
+    model_costs(a, &costs);
+    const uint64_t layer = 2 * 576 * 576 + 2 * 576 * 192 + 3 * 576 * 1536, head = 49152 * 576;
+    assert_int_equal(costs.base_flops, 2 * 30 * layer);
+    assert_int_equal(costs.head_flops, 2 * head);
+    assert_int_equal(costs.main_bytes, (30 * layer + head) / 32 * 34); /* q8_0 blocks */
+    assert_int_equal(costs.attend_flops, 4 * 30 * 576);
+    assert_int_equal(costs.output_flops, 2 * 30 * (layer - 2 * 576 * 192));
+
+    char *text;
+    size_t len;
+    struct err err = {0};
+    int32_t ids[] = {0, 27, 49151};
+    assert_int_equal(model_detokenize(a, ids, 3, false, &text, &len, &err), OK);
+    assert_string_equal(text, " aaaa aabb cusl");
+    free(text);
+    model_destroy(a);
+    model_destroy(b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shapes_have_the_published_number_of_parameters),
+        cmocka_unit_test(options_add_streams_and_a_draft_view),
+        cmocka_unit_test(bad_specs_are_refused_by_name),
+        cmocka_unit_test(a_made_model_knows_its_costs_and_repeats_itself),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
