@@ -22,9 +22,20 @@ struct config {
     uint32_t first_line[OPTION_ROWS_MAX]; /* where a key stood first, 0 = nowhere */
 };
 
+/* The end of a long path says more than its beginning. */
+static const char *tail(const char *path) {
+    enum { SHOWN = 80 };
+    size_t n = strlen(path);
+    if (n <= SHOWN) return path;
+    path += n - SHOWN;
+    while (((unsigned char)*path & 0xC0) == 0x80) /* not within a character */
+        path++;
+    return path;
+}
+
 static int read_file(const char *path, char **out, struct err *err) {
     FILE *f = fopen(path, "re");
-    if (!f) return err_set(err, ERR_IO, "--config %.150s: %s", path, strerror(errno));
+    if (!f) return err_set(err, ERR_IO, "--config %s: %s", tail(path), strerror(errno));
     char *text = malloc(FILE_BYTES_MAX + 1);
     size_t n = text ? fread(text, 1, FILE_BYTES_MAX, f) : 0;
     bool whole = text && !ferror(f) && fgetc(f) == EOF;
@@ -36,16 +47,16 @@ static int read_file(const char *path, char **out, struct err *err) {
         return OK;
     }
     free(text);
-    if (!text) return err_set(err, ERR_NOMEM, "--config %.150s: no memory", path);
+    if (!text) return err_set(err, ERR_NOMEM, "--config %s: no memory", tail(path));
     if (n == FILE_BYTES_MAX)
-        return err_set(err, ERR_INVALID, "--config %.150s: more than %d bytes", path,
+        return err_set(err, ERR_INVALID, "--config %s: more than %d bytes", tail(path),
                        FILE_BYTES_MAX);
-    return err_set(err, whole ? ERR_INVALID : ERR_IO, "--config %.150s: %s", path,
+    return err_set(err, whole ? ERR_INVALID : ERR_IO, "--config %s: %s", tail(path),
                    whole ? "holds a NUL byte" : strerror(saved));
 }
 
 static int bad_line(const struct config *config, struct err *err, const char *what) {
-    return err_set(err, ERR_INVALID, "%.120s:%u: %s", config->path, config->line, what);
+    return err_set(err, ERR_INVALID, "%s:%u: %s", tail(config->path), config->line, what);
 }
 
 static bool is_blank(char c) {
@@ -128,7 +139,7 @@ static int take_line(struct config *config, char *line, struct options *options,
         return bad_line(config, err, message);
     }
     if (!config->first_line[row]) config->first_line[row] = config->line;
-    snprintf(message, sizeof message, "%.90s:%u: %.50s", config->path, config->line, key);
+    snprintf(message, sizeof message, "%s:%u: %.50s", tail(config->path), config->line, key);
     return options_set(given[row] ? scratch : options, opt, message, value, err);
 }
 
