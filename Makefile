@@ -29,7 +29,7 @@ Q := $(if $(V),,@)
 SUBMAKE := $(MAKE) --no-print-directory
 
 KERNELS := $(wildcard kernels/*.c kernels/cpu/*.c)
-ENGINE := $(wildcard engine/*.c)
+ENGINE := $(wildcard engine/*.c engine/*/*.c)
 PROTO := $(wildcard proto/*.c)
 SERVER := $(wildcard server/*.c)
 SCRIPTED := $(wildcard tests/scripted/*.c)
@@ -38,7 +38,7 @@ FUZZ := $(wildcard tests/fuzz/fuzz_*.c)
 obj = $(patsubst %.c,$(B)/%.o,$(1))
 
 # The product's objects, without the loader's entry points, which the scripted model replaces.
-LOADER := engine/model.c engine/inspect.c engine/synthetic.c
+LOADER := engine/load/model.c engine/load/inspect.c engine/load/synthetic.c
 CORE := $(filter-out $(LOADER),$(KERNELS) $(ENGINE) $(PROTO))
 
 # ---- the product --------------------------------------------------------------------------------

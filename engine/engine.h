@@ -60,7 +60,7 @@ struct model_info {
         fingerprint; /* weights (headers, sizes, samples), dtypes, window, table, activations */
 };
 
-/* Load a checkpoint. Implemented by engine/model.c; the scripted test binary links its own. */
+/* Load a checkpoint. Implemented by engine/load/model.c; the scripted test binary links its own. */
 int model_load(const struct model_options *options, struct model **out, struct err *err);
 void model_destroy(struct model *model); /* NULL is fine */
 const struct model_info *model_info(const struct model *model);

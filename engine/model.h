@@ -1,11 +1,11 @@
-/* model.h: what engine/ itself sees of a loaded model. model_load (engine/model.c, or the scripted
+/* model.h: what engine/ itself sees of a loaded model. model_load (engine/load/model.c, or the scripted
  * test model's own) fills it; nothing changes after load. */
 #ifndef GERYON_MODEL_H
 #define GERYON_MODEL_H
 
-#include "engine/chat_probe.h"
+#include "engine/chat/chat_probe.h"
 #include "engine/engine.h"
-#include "engine/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "kernels/kernels.h"
 
 struct model {

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/chat_adapt.h"
+#include "engine/chat/chat_adapt.h"
 #include "engine/model.h"
 
 /* The named special tokens that transformers hands to a template. */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/model.h"
-#include "engine/utf8.h"
+#include "engine/tokenizer/utf8.h"
 
 int model_tokenize(const struct model *model, const char *text, size_t len, unsigned flags,
                    struct tokens *out, struct err *err) {

@@ -18,7 +18,7 @@
 #include <stdalign.h>
 #include <string.h>
 
-#include "engine/utf8.h"
+#include "engine/tokenizer/utf8.h"
 
 #define END_OPEN UINT64_MAX
 

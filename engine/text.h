@@ -17,7 +17,7 @@
 #define GERYON_TEXT_H
 
 #include "engine/request.h"
-#include "engine/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 
 struct text_stream; /* opaque; must not be moved */
 

@@ -2,7 +2,7 @@
  * form that it reads. The input stays as it was; the text is tiled by its runs. */
 #include <string.h>
 
-#include "engine/chat_adapt.h"
+#include "engine/chat/chat_adapt.h"
 #include "proto/proto.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,7 +1,7 @@
 /* libFuzzer: config.json, and the same bytes as generation_config.json of a small model. */
 #include <math.h>
 
-#include "engine/config.h"
+#include "engine/load/config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

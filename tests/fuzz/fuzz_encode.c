@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "tests/harness.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,6 +1,6 @@
 /* libFuzzer: a whole GGUF file in memory: container, configuration, tensor names, vocabulary. */
-#include "engine/gguf.h"
-#include "engine/gguf_model.h"
+#include "engine/load/gguf.h"
+#include "engine/load/gguf_model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,6 +1,6 @@
 /* libFuzzer: a whole safetensors file in memory. Besides not failing, an accepted header must keep
  * its promise: ranges inside the data, one after the other, found by name. */
-#include "engine/safetensors.h"
+#include "engine/load/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

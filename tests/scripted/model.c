@@ -1,4 +1,4 @@
-/* model.c: the scripted model's load, in place of engine/model.c. */
+/* model.c: the scripted model's load, in place of engine/load/model.c. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* scripted.h: a model whose every answer is written in a script, for tests of everything above the
- * arithmetic. build/geryon-scripted links this folder in place of engine/model.c, so that
+ * arithmetic. build/geryon-scripted links this folder in place of engine/load/model.c, so that
  * `model_load` reads a script; tests make models from JSON in memory.
  *
  *   {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/model_internal.h"
+#include "engine/load/model_internal.h"
 #include "tests/harness.h"
 
 struct record {

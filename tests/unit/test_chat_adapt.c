@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "engine/chat_adapt.h"
+#include "engine/chat/chat_adapt.h"
 #include "engine/model.h"
 
 static const int64_t NOON = 1772366400; /* 2026-03-01 12:00 UTC */

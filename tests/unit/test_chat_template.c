@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "engine/chat.h"
+#include "engine/chat/chat.h"
 #include "tests/harness.h"
 
 /* ---- JSON to values ---------------------------------------------------------------------------- */

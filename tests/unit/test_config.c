@@ -1,5 +1,5 @@
 /* config.json: what is understood, what is refused by name and value, and the rope tables. */
-#include "engine/config.h"
+#include "engine/load/config.h"
 
 #include <math.h>
 

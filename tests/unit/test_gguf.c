@@ -1,8 +1,8 @@
 /* GGUF containers: hostile counts, lengths, dimensions, types and alignments, and what the metadata
  * says about a model. */
-#include "engine/gguf.h"
+#include "engine/load/gguf.h"
 
-#include "engine/gguf_model.h"
+#include "engine/load/gguf_model.h"
 #include "tests/unit/model_files.h"
 
 static int parse(const struct bytes *b, struct gguf **out, struct err *err, char **copy) {

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "engine/checkpoint.h"
+#include "engine/load/checkpoint.h"
 #include "tests/unit/fake_model_device.h"
 #include "tests/unit/model_files.h"
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "engine/cpu_count.h"
-#include "engine/safetensors.h"
+#include "engine/load/safetensors.h"
 #include "tests/unit/fake_model_device.h"
 #include "tests/unit/model_files.h"
 

@@ -1,5 +1,5 @@
 /* Headers of safetensors files: hostile lengths, ranges, shapes, duplicates, cuts. */
-#include "engine/safetensors.h"
+#include "engine/load/safetensors.h"
 
 #include "tests/unit/model_files.h"
 

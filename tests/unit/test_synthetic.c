@@ -1,10 +1,10 @@
 /* Named shapes: sizes as published, options of a spec, and what a made model can do. */
-#include "engine/synthetic.h"
+#include "engine/load/synthetic.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/weights.h"
+#include "engine/load/weights.h"
 #include "tests/harness.h"
 
 static void shape_of(const char *spec, struct config *config, uint64_t *n_numbers) {

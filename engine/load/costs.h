@@ -1,0 +1,13 @@
+/* costs.h: what a forward of a model costs, in bytes read and operations done: struct model_costs,
+ * added up weight by weight while loading. */
+#ifndef GERYON_COSTS_H
+#define GERYON_COSTS_H
+
+#include "engine/engine.h"
+#include "engine/load/weights.h"
+
+/* Add one weight, kept on the device in `dtype`. */
+void costs_add(struct model_costs *costs, const struct model_shape *shape,
+               const struct weight_item *item, enum dtype dtype);
+
+#endif

@@ -1,0 +1,329 @@
+/* weights.c: see weights.h. */
+#include "engine/load/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/load/loader.h"
+
+/* Sizes by name; resolved against the configuration. */
+enum dim { NONE, D_MODEL, D_FF, D_QUERY, D_KV, D_HEAD, D_VOCAB };
+
+/* When a weight must be there. */
+enum need {
+    ALWAYS,
+    UNTIED,
+    QKV_BIAS,
+    O_BIAS,
+    MLP_BIAS,
+    QK_NORM,
+    ORTHROS_OPTIONAL,
+    ORTHRUS,
+    ORTHRUS_QKV_BIAS,
+    ORTHRUS_O_BIAS,
+    ORTHRUS_QK_NORM,
+};
+
+struct spec {
+    enum weight which;
+    const char *name;
+    enum dim rows, cols; /* rows NONE: a vector */
+    enum need need;
+};
+
+/* clang-format off */
+static const struct spec first[] = {
+    {WEIGHT_EMBED, "model.embed_tokens.weight", D_VOCAB, D_MODEL, ALWAYS},
+};
+static const struct spec last[] = {
+    {WEIGHT_FINAL_NORM, "model.norm.weight", NONE, D_MODEL, ALWAYS},
+    {WEIGHT_LM_HEAD, "lm_head.weight", D_VOCAB, D_MODEL, UNTIED},
+};
+static const struct spec layer_specs[] = {
+    {WEIGHT_ATTN_NORM, "input_layernorm.weight", NONE, D_MODEL, ALWAYS},
+    {WEIGHT_Q, "self_attn.q_proj.weight", D_QUERY, D_MODEL, ALWAYS},
+    {WEIGHT_K, "self_attn.k_proj.weight", D_KV, D_MODEL, ALWAYS},
+    {WEIGHT_V, "self_attn.v_proj.weight", D_KV, D_MODEL, ALWAYS},
+    {WEIGHT_O, "self_attn.o_proj.weight", D_MODEL, D_QUERY, ALWAYS},
+    {WEIGHT_Q_BIAS, "self_attn.q_proj.bias", NONE, D_QUERY, QKV_BIAS},
+    {WEIGHT_K_BIAS, "self_attn.k_proj.bias", NONE, D_KV, QKV_BIAS},
+    {WEIGHT_V_BIAS, "self_attn.v_proj.bias", NONE, D_KV, QKV_BIAS},
+    {WEIGHT_O_BIAS, "self_attn.o_proj.bias", NONE, D_MODEL, O_BIAS},
+    {WEIGHT_Q_NORM, "self_attn.q_norm.weight", NONE, D_HEAD, QK_NORM},
+    {WEIGHT_K_NORM, "self_attn.k_norm.weight", NONE, D_HEAD, QK_NORM},
+    {WEIGHT_AFFINE_BASE_SCALE, "self_attn.q_affine_base.weight", NONE, D_QUERY, ORTHROS_OPTIONAL},
+    {WEIGHT_AFFINE_BASE_SHIFT, "self_attn.q_affine_base.bias", NONE, D_QUERY, ORTHROS_OPTIONAL},
+    {WEIGHT_AFFINE_OUTPUT_SCALE, "self_attn.q_affine_output.weight", NONE, D_QUERY, ORTHROS_OPTIONAL},
+    {WEIGHT_AFFINE_OUTPUT_SHIFT, "self_attn.q_affine_output.bias", NONE, D_QUERY, ORTHROS_OPTIONAL},
+    {WEIGHT_Q_DIFF, "self_attn.q_proj_diff.weight", D_QUERY, D_MODEL, ORTHRUS},
+    {WEIGHT_K_DIFF, "self_attn.k_proj_diff.weight", D_KV, D_MODEL, ORTHRUS},
+    {WEIGHT_V_DIFF, "self_attn.v_proj_diff.weight", D_KV, D_MODEL, ORTHRUS},
+    {WEIGHT_O_DIFF, "self_attn.o_proj_diff.weight", D_MODEL, D_QUERY, ORTHRUS},
+    {WEIGHT_Q_DIFF_BIAS, "self_attn.q_proj_diff.bias", NONE, D_QUERY, ORTHRUS_QKV_BIAS},
+    {WEIGHT_K_DIFF_BIAS, "self_attn.k_proj_diff.bias", NONE, D_KV, ORTHRUS_QKV_BIAS},
+    {WEIGHT_V_DIFF_BIAS, "self_attn.v_proj_diff.bias", NONE, D_KV, ORTHRUS_QKV_BIAS},
+    {WEIGHT_O_DIFF_BIAS, "self_attn.o_proj_diff.bias", NONE, D_MODEL, ORTHRUS_O_BIAS},
+    {WEIGHT_Q_DIFF_NORM, "self_attn.q_norm_diff.weight", NONE, D_HEAD, ORTHRUS_QK_NORM},
+    {WEIGHT_K_DIFF_NORM, "self_attn.k_norm_diff.weight", NONE, D_HEAD, ORTHRUS_QK_NORM},
+    {WEIGHT_MLP_NORM, "post_attention_layernorm.weight", NONE, D_MODEL, ALWAYS},
+    {WEIGHT_GATE, "mlp.gate_proj.weight", D_FF, D_MODEL, ALWAYS},
+    {WEIGHT_UP, "mlp.up_proj.weight", D_FF, D_MODEL, ALWAYS},
+    {WEIGHT_DOWN, "mlp.down_proj.weight", D_MODEL, D_FF, ALWAYS},
+    {WEIGHT_GATE_BIAS, "mlp.gate_proj.bias", NONE, D_FF, MLP_BIAS},
+    {WEIGHT_UP_BIAS, "mlp.up_proj.bias", NONE, D_FF, MLP_BIAS},
+    {WEIGHT_DOWN_BIAS, "mlp.down_proj.bias", NONE, D_MODEL, MLP_BIAS},
+};
+/* clang-format on */
+_Static_assert(ARRAY_LEN(first) + ARRAY_LEN(last) + ARRAY_LEN(layer_specs) == WEIGHT_COUNT,
+               "every weight has its name");
+
+struct planner {
+    const struct checkpoint *ck;
+    const struct config *config;
+    struct weight_item *items;
+    size_t n_items, cap;
+    bool *used; /* a tensor of the checkpoint has its meaning */
+    struct err *err;
+};
+
+static uint64_t size_of(const struct config *c, enum dim dim) {
+    const struct model_shape *s = &c->shape;
+    switch (dim) {
+    case D_MODEL:
+        return s->d_model;
+    case D_FF:
+        return s->d_ff;
+    case D_QUERY:
+        return (uint64_t)s->n_heads * s->head_dim;
+    case D_KV:
+        return (uint64_t)s->n_kv_heads * s->head_dim;
+    case D_HEAD:
+        return s->head_dim;
+    case D_VOCAB:
+        return s->vocab_size;
+    case NONE:
+        break;
+    }
+    return 1;
+}
+
+static bool wanted(const struct config *c, enum need need) {
+    bool orthrus = c->shape.block_size > 0;
+    switch (need) {
+    case ALWAYS:
+        return true;
+    case UNTIED:
+        return !c->shape.tied_head;
+    case QKV_BIAS:
+        return c->qkv_bias;
+    case O_BIAS:
+        return c->o_bias;
+    case MLP_BIAS:
+        return c->mlp_bias;
+    case QK_NORM:
+        return c->qk_norm;
+    case ORTHROS_OPTIONAL:
+        return c->shape.orthros;
+    case ORTHRUS:
+        return orthrus;
+    case ORTHRUS_QKV_BIAS:
+        return orthrus && c->qkv_bias;
+    case ORTHRUS_O_BIAS:
+        return orthrus && c->o_bias;
+    case ORTHRUS_QK_NORM:
+        return orthrus && c->qk_norm;
+    }
+    return false;
+}
+
+/* "[2048,1024]" */
+static const char *show_shape(const uint64_t *shape, uint32_t n, char out[160]) {
+    size_t at = (size_t)snprintf(out, 160, "[");
+    for (uint32_t i = 0; i < n && at < 140; i++)
+        at += (size_t)snprintf(out + at, 160 - at, "%s%llu", i ? "," : "",
+                               (unsigned long long)shape[i]);
+    snprintf(out + at, 160 - at, "]");
+    return out;
+}
+
+/* The tensor must be there with n_dims sizes; *index its place in the checkpoint. */
+static int expect(struct planner *p, const char *name, const uint64_t *shape, uint32_t n_dims,
+                  size_t *index) {
+    int64_t i = checkpoint_find(p->ck, name);
+    if (i < 0) return err_set(p->err, ERR_INVALID, "weights: %s is missing", name);
+    const struct checkpoint_tensor *t = checkpoint_tensor(p->ck, (size_t)i);
+    bool same = t->n_dims == n_dims;
+    for (uint32_t d = 0; same && d < n_dims; d++)
+        same = t->shape[d] == shape[d];
+    if (!same) {
+        char found[160], want[160];
+        return err_set(p->err, ERR_INVALID, "weights: %s: shape %s, config wants %s", name,
+                       show_shape(t->shape, t->n_dims, found), show_shape(shape, n_dims, want));
+    }
+    if (t->dtype < 0)
+        return err_set(p->err, ERR_INVALID, "weights: %s: type %s is not yet supported", name,
+                       t->type);
+    p->used[i] = true;
+    *index = (size_t)i;
+    return OK;
+}
+
+static int add_item(struct planner *p, struct weight_item item) {
+    if (p->n_items == p->cap) {
+        size_t cap = p->cap ? p->cap * 2 : 64;
+        struct weight_item *items = realloc(p->items, cap * sizeof *items);
+        if (!items) return err_set(p->err, ERR_NOMEM, "weights: no memory for the list");
+        p->items = items;
+        p->cap = cap;
+    }
+    p->items[p->n_items++] = item;
+    return OK;
+}
+
+static int plan_one(struct planner *p, const struct spec *spec, const char *name, uint32_t layer) {
+    if (!wanted(p->config, spec->need)) return OK;
+    if (spec->need == ORTHROS_OPTIONAL && (!p->ck || checkpoint_find(p->ck, name) < 0)) return OK;
+    bool matrix = spec->rows != NONE;
+    uint64_t rows = size_of(p->config, spec->rows), cols = size_of(p->config, spec->cols);
+    uint64_t shape[2] = {matrix ? rows : cols, cols};
+    size_t index = 0;
+    int rc = p->ck ? expect(p, name, shape, matrix ? 2 : 1, &index) : OK;
+    if (rc) return rc;
+    return add_item(
+        p, (struct weight_item){spec->which, layer, index, (uint32_t)rows, (uint32_t)cols, matrix});
+}
+
+static int plan_list(struct planner *p, const struct spec *specs, size_t n) {
+    int rc = OK;
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = plan_one(p, &specs[i], specs[i].name, 0);
+    return rc;
+}
+
+static int plan_layer(struct planner *p, uint32_t layer) {
+    int rc = OK;
+    char name[128];
+    for (size_t i = 0; !rc && i < ARRAY_LEN(layer_specs); i++) {
+        snprintf(name, sizeof name, "model.layers.%u.%s", layer, layer_specs[i].name);
+        rc = plan_one(p, &layer_specs[i], name, layer);
+    }
+    return rc;
+}
+
+/* ---- MSAR: shapes only ------------------------------------------------------------------------- */
+
+static int check_read(struct planner *p, const char *prefix) {
+    const struct config *c = p->config;
+    uint64_t d = c->shape.d_model, r = c->n_msar_kernels;
+    const struct {
+        const char *name;
+        uint64_t shape[2];
+        uint32_t n_dims;
+    } parts[] = {{"query", {r, d}, 2},
+                 {"mix.weight", {r, r * d}, 2},
+                 {"mix.bias", {r, 0}, 1},
+                 {"mix.scale", {1, 0}, 1}};
+    int rc = OK;
+    for (size_t i = 0; !rc && i < ARRAY_LEN(parts); i++) {
+        char name[128];
+        size_t index;
+        snprintf(name, sizeof name, "%s.%s", prefix, parts[i].name);
+        rc = expect(p, name, parts[i].shape, parts[i].n_dims, &index);
+    }
+    return rc;
+}
+
+static int check_msar(struct planner *p) {
+    const struct config *c = p->config;
+    uint64_t d = c->shape.d_model;
+    uint32_t n_blocks = (uint32_t)div_ceil(2 * (size_t)c->shape.n_layers, c->msar_branches);
+    char name[128];
+    size_t index;
+    int rc = OK;
+    for (uint32_t s = 0; !rc && s <= n_blocks; s++)
+        for (uint32_t r = 1; !rc && r < c->n_msar_kernels; r++) {
+            snprintf(name, sizeof name, "model.msar.conv.%u.%u", s, r);
+            rc = expect(p, name, (uint64_t[]){c->msar_kernels[r], d}, 2, &index);
+        }
+    for (uint32_t i = 0; !rc && i < c->shape.n_layers; i++) {
+        snprintf(name, sizeof name, "model.layers.%u.self_attn_read", i);
+        rc = check_read(p, name);
+        snprintf(name, sizeof name, "model.layers.%u.mlp_read", i);
+        if (!rc) rc = check_read(p, name);
+    }
+    if (!rc) rc = expect(p, "model.readout.query", &d, 1, &index);
+    return rc;
+}
+
+/* ---- the rest of the file ---------------------------------------------------------------------- */
+
+static bool has_suffix(const char *name, const char *suffix) {
+    size_t n = strlen(name), m = strlen(suffix);
+    return n >= m && strcmp(name + n - m, suffix) == 0;
+}
+
+/* Tables that old versions stored though they follow from the configuration, the rope factors that
+ * are applied elsewhere, and the head of a model that uses its embeddings (as Hugging Face does). */
+static bool is_inert(const struct config *c, const char *name) {
+    if (has_suffix(name, ".rotary_emb.inv_freq")) return true;
+    if (strcmp(name, "rope_freqs.weight") == 0) return true;
+    return c->shape.tied_head && strcmp(name, "lm_head.weight") == 0;
+}
+
+static int check_unused(struct planner *p) {
+    for (size_t i = 0; i < checkpoint_n_tensors(p->ck); i++) {
+        const struct checkpoint_tensor *t = checkpoint_tensor(p->ck, i);
+        if (p->used[i] || is_inert(p->config, t->name)) continue;
+        char name[LOADER_NAME_CAP];
+        return err_set(p->err, ERR_INVALID,
+                       "weights: %s (in %.60s): a model of this configuration has no such tensor",
+                       loader_printable(t->name, strlen(t->name), name), t->file);
+    }
+    return OK;
+}
+
+int weights_plan(const struct checkpoint *ck, const struct config *config, struct weight_plan *out,
+                 struct err *err) {
+    struct planner p = {.ck = ck, .config = config, .err = err};
+    p.used = calloc((ck ? checkpoint_n_tensors(ck) : 0) + 1, sizeof *p.used);
+    if (!p.used) return err_set(err, ERR_NOMEM, "weights: no memory for the list");
+    int rc = plan_list(&p, first, ARRAY_LEN(first));
+    for (uint32_t i = 0; !rc && i < config->shape.n_layers; i++)
+        rc = plan_layer(&p, i);
+    if (!rc) rc = plan_list(&p, last, ARRAY_LEN(last));
+    if (!rc && ck && config->msar) rc = check_msar(&p);
+    if (!rc && ck) rc = check_unused(&p);
+    free(p.used);
+    if (rc) {
+        free(p.items);
+        return rc;
+    }
+    out->items = p.items;
+    out->n_items = p.n_items;
+    return OK;
+}
+
+void weights_plan_free(struct weight_plan *plan) {
+    free(plan->items);
+    plan->items = NULL;
+    plan->n_items = 0;
+}
+
+int weights_dtype(const struct checkpoint *ck, const struct weight_item *item, int want,
+                  enum dtype *out, struct err *err) {
+    const struct checkpoint_tensor *t = checkpoint_tensor(ck, item->tensor);
+    enum dtype dtype = want < 0 ? (enum dtype)t->dtype : (enum dtype)want;
+    if (!item->matrix) dtype = DTYPE_F32;
+    uint32_t block = dtype_block(dtype);
+    if (item->cols % block)
+        return err_set(err, ERR_INVALID,
+                       "weights: %s: rows of %u elements, %s wants a multiple of %u", t->name,
+                       item->cols, dtype_name(dtype), block);
+    *out = dtype;
+    return OK;
+}
+
+uint64_t weights_bytes(const struct weight_item *item, enum dtype dtype) {
+    return (uint64_t)item->rows * dtype_row_bytes(dtype, item->cols);
+}
