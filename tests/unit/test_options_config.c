@@ -220,6 +220,8 @@ static bool same_field(const struct option *opt, const struct options *a, const 
         return *(const double *)x == *(const double *)y;
     case KIND_INT:
         return !memcmp(x, y, sizeof(struct option_int));
+    case KIND_COUNTS:
+        return !memcmp(x, y, sizeof(struct option_counts));
     case KIND_COUNT:
     case KIND_DRAFTS:
         return *(const uint32_t *)x == *(const uint32_t *)y;
