@@ -130,7 +130,9 @@ test-built: build/venv/.ready
 	@-models/get-smollm2.sh
 	build/venv/bin/python tests/run.py --build $(B) --fuzz-build build/asan $(TESTFLAGS)
 
-.PHONY: asan lint format format-check fuzz check
+.PHONY: asan tsan lint format format-check fuzz check
+tsan: ## the whole suite under ThreadSanitizer (build/tsan)
+	@$(SUBMAKE) CONFIG=tsan TESTFLAGS="--slow 6 $(TESTFLAGS)" test-built
 asan: ## the whole suite under ASan and UBSan (build/asan)
 	@$(SUBMAKE) CONFIG=asan TESTFLAGS="--slow 4 $(TESTFLAGS)" test-built
 
@@ -160,13 +162,14 @@ fuzz: ## build/fuzz/fuzz_PARSER for each parser of outside bytes (clang); FUZZ_S
 	        tests/fuzz/corpus/$$name || exit 1; \
 	done
 
-check: ## test with -Werror, lint, format, the suite under ASan and UBSan, 30 s of fuzzing a parser
+check: ## test with -Werror, lint, format, the suite under ASan+UBSan and TSan, 30 s of fuzzing a parser
 	@tests/tools/deps.sh check
 	@$(SUBMAKE) lint format-check
 	@$(SUBMAKE) WERROR=1 test
 	@$(SUBMAKE) WERROR=1 asan
+	@$(SUBMAKE) WERROR=1 tsan
 	@$(SUBMAKE) fuzz FUZZ_SECONDS=30
-	@echo "make check: later parts add ThreadSanitizer, the simulation, other clients and deployment"
+	@echo "make check: later parts add the simulation, other clients and clusters; make test-deploy runs the image"
 
 # ---- benchmarks ---------------------------------------------------------------------------------
 
