@@ -131,8 +131,9 @@ test-built: build/venv/.ready
 	build/venv/bin/python tests/run.py --build $(B) --fuzz-build build/asan $(TESTFLAGS)
 
 .PHONY: asan tsan lint format format-check fuzz check
-tsan: ## the whole suite under ThreadSanitizer (build/tsan)
-	@$(SUBMAKE) CONFIG=tsan TESTFLAGS="--slow 6 $(TESTFLAGS)" test-built
+# Not with TSan: the arithmetic of a real model and of benches takes hours, on the same threads.
+tsan: ## the suite under ThreadSanitizer (build/tsan)
+	@$(SUBMAKE) CONFIG=tsan TESTFLAGS="--slow 6 --skip test_smollm2 --skip test_bench $(TESTFLAGS)" test-built
 asan: ## the whole suite under ASan and UBSan (build/asan)
 	@$(SUBMAKE) CONFIG=asan TESTFLAGS="--slow 4 $(TESTFLAGS)" test-built
 
