@@ -208,7 +208,7 @@ static const tile_fn from_panel[3][TILE + 1] = {
 
 /* ---- a panel ----------------------------------------------------------------------------------- */
 
-#define PUT(v, j, number) _mm512_storeu_ps(to->w[k + (j)] + 16 * (v), number)
+#define PUT(v, j, number) _mm512_store_ps(to->w[k + (j)] + 16 * (v), number)
 
 #define DEFINE_EXPAND(NAME, N, BYTES, PUT_ALL)                       \
     static const uint8_t *NAME(const uint8_t *p, struct panel *to) { \
@@ -246,11 +246,11 @@ static const expand_fn expand[DTYPE_COUNT] = {
 static void fill_panel(enum dtype dtype, const uint8_t *step, struct panel *panel) {
     const uint8_t *p = expand[dtype](step, panel);
     if (dtype_block(dtype) == 1) return;
-    _mm512_storeu_ps(panel->d, f16_at(p));
-    _mm512_storeu_ps(panel->d + 16, f16_at(p + 32));
+    _mm512_store_ps(panel->d, f16_at(p));
+    _mm512_store_ps(panel->d + 16, f16_at(p + 32));
     if (dtype != DTYPE_Q4_1) return;
-    _mm512_storeu_ps(panel->m, f16_at(p + 64));
-    _mm512_storeu_ps(panel->m + 16, f16_at(p + 96));
+    _mm512_store_ps(panel->m, f16_at(p + 64));
+    _mm512_store_ps(panel->m + 16, f16_at(p + 96));
 }
 
 void avx512_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
@@ -262,15 +262,13 @@ void avx512_gemm_group(const struct matrix *m, uint32_t group, const struct gemm
         direct[m->dtype][in->n_rows](at, 0, n_steps, in, 0, acc);
         return;
     }
-    /* Aligned by hand: gcc 12 believes in an attribute that its ASan's stacks do not honour. */
-    char room[sizeof(struct panel) + MEMORY_ALIGN];
-    struct panel *panel = (struct panel *)(void *)align_up((uintptr_t)room, MEMORY_ALIGN);
+    struct panel panel __attribute__((aligned(MEMORY_ALIGN)));
     bool as_it_lies = m->dtype == DTYPE_F32;
     int scales = m->dtype == DTYPE_Q4_1 ? 2 : dtype_block(m->dtype) > 1;
     for (uint32_t s = 0; s < n_steps; s++, at += bytes) {
         prefetch_step(at, bytes);
-        if (!as_it_lies) fill_panel(m->dtype, at, panel);
-        const uint8_t *from = as_it_lies ? at : (const uint8_t *)panel;
+        if (!as_it_lies) fill_panel(m->dtype, at, &panel);
+        const uint8_t *from = as_it_lies ? at : (const uint8_t *)&panel;
         for (uint32_t i = 0, n; i < in->n_rows; i += n) {
             n = even_rows(in->n_rows - i, TILE);
             from_panel[scales][n](from, s, s + 1, in, i, acc);
