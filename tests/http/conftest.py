@@ -65,3 +65,18 @@ def certificate(tmp_path_factory):
 def no_proxy():
     """Requests go to this machine only."""
     os.environ["NO_PROXY"] = "127.0.0.1,localhost"
+
+
+@pytest.fixture
+def start():
+    """Servers that end by themselves, or are made to."""
+    servers = []
+
+    def make(*args, **more):
+        servers.append(geryon.Server(*args, **more))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.kill()
+        server.check_log()

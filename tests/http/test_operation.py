@@ -7,25 +7,10 @@ import subprocess
 import time
 
 import pytest
-from geryon import BIN, FAULTS, SLOW, Server, run_cli, script
+from geryon import BIN, FAULTS, SLOW, run_cli, script
 
 LETTERS = list("abcdefghij")
 MARK = "zanzibar"  # stands in texts that must never be logged
-
-
-@pytest.fixture
-def start():
-    """Servers that end by themselves."""
-    servers = []
-
-    def make(*args, **more):
-        servers.append(Server(*args, **more))
-        return servers[-1]
-
-    yield make
-    for server in servers:
-        server.kill()
-        server.check_log()
 
 
 def log_lines(server):

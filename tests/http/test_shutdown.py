@@ -5,24 +5,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from geryon import SLOW, Server, read_until, script
+from geryon import SLOW, read_until, script
 
 LETTERS = [chr(97 + i % 26) for i in range(60)]
 TEXT = "".join(LETTERS)
-
-
-@pytest.fixture
-def start():
-    servers = []
-
-    def make(*args, **more):
-        servers.append(Server(*args, **more))
-        return servers[-1]
-
-    yield make
-    for server in servers:
-        server.kill()
-        server.check_log()
 
 
 def wait_status(server, path, status):
