@@ -27,6 +27,7 @@ void engine_config_defaults(struct engine_config *config) {
         .max_batched_rows = DEFAULT_MAX_ROWS,
         .max_queued = DEFAULT_MAX_QUEUED,
         .drafts = DRAFTS_AUTO,
+        .prefix_cache = true,
     };
 }
 

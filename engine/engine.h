@@ -129,20 +129,25 @@ int model_render_chat(const struct model *model, const struct chat *chat, struct
 
 /* ---- the engine -------------------------------------------------------------------------------- */
 
-enum { DRAFTS_AUTO = -1, DRAFTS_OFF = 0 }; /* engine_config.drafts; > 0: rows per block, fixed */
+/* engine_config.drafts; > 0: rows per block, fixed. AUTO adapts; NGRAM looks the text up in itself. */
+enum { DRAFTS_NGRAM = -2, DRAFTS_AUTO = -1, DRAFTS_OFF = 0 };
 
 struct engine_config {
-    const char *kv_dtype;      /* "auto" (f32 for f32 weights, else bf16), "f32", "bf16" */
+    const char *kv_dtype;      /* "auto" (f32 for f32 weights, else bf16), "f32", "bf16", "q8_0" */
     uint64_t kv_bytes;         /* memory for KV pages; 0: the default of the README */
     uint32_t max_model_len;    /* 0: the model's; lowered to what the pool holds */
     uint32_t max_num_seqs;     /* sequences that run at once; 64 */
     uint32_t max_batched_rows; /* rows of one forward; an Orthros position counts two; 512 */
     uint32_t prefill_chunk;    /* largest prefill chunk in tokens; 0: as the budget allows */
     uint32_t max_queued;       /* sequences that may wait beyond max_num_seqs; 1024 */
-    int32_t drafts;            /* DRAFTS_AUTO, DRAFTS_OFF or rows per block */
+    int32_t drafts;            /* DRAFTS_AUTO, DRAFTS_NGRAM, DRAFTS_OFF or rows per block */
+    bool prefix_cache;         /* keep pages of ended texts and share them (true) */
     bool prefill_first;        /* no text goes on while a prompt is computed: bench, two phases */
     bool keep_cycles;          /* remember every cycle's drafts (generate --json); allocates */
     FILE *trace;               /* one JSON line a step, or NULL */
+    /* Microseconds, never going back; NULL: CLOCK_MONOTONIC. What steps cost is measured by it. */
+    uint64_t (*clock)(void *arg);
+    void *clock_arg;
 };
 void engine_config_defaults(struct engine_config *config);
 
@@ -208,7 +213,8 @@ void histogram_observe(struct histogram *histogram, double value, uint64_t times
 /* Snapshot, any thread, from atomics: fields are exact each, not as of one moment together. */
 struct engine_gauges {
     uint32_t running, waiting; /* sequences; a preempted one waits, so does one just submitted */
-    uint32_t pages_used, pages_total;
+    uint32_t pages_used, pages_total;       /* used: held by live sequences */
+    uint32_t pages_cached;                  /* held by none, kept for reuse */
     uint32_t batch_sequences, batch_tokens; /* of the last step; 0 when idle */
     bool failed;                            /* a fatal device failure happened */
     uint64_t last_step_us;                  /* engine time of the last turn of the loop */
@@ -219,6 +225,9 @@ struct engine_gauges {
     uint64_t proposed_tokens;  /* offered to a verifying pass */
     uint64_t accepted_tokens;  /* kept by it, and not cut by an ending */
     uint64_t preemptions;
+    uint64_t page_evictions;                         /* cached pages given to others */
+    uint64_t prefix_query_tokens;                    /* prompt tokens that were looked up */
+    uint64_t prefix_hit_tokens;                      /* and found */
     uint32_t n_draft_positions;                      /* draft_block - 1, 0 without drafts */
     uint64_t accepted_position[DRAFT_POSITIONS_MAX]; /* how often that place was kept */
     struct histogram step_seconds[FORWARD_KINDS];    /* of one forward */

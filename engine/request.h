@@ -62,16 +62,25 @@ enum {
     STOP_STRINGS_MAX = 16,
     STOP_STRING_BYTES_MAX = 256,
     STOP_IDS_MAX = 64,
+    LOGIT_BIAS_MAX = 1024,
+    CACHE_SALT_BYTES_MAX = 128,
 };
 
 /* Fields of both generation routes that the engine obeys. */
 struct sampling {
-    double temperature; /* 1 */
-    double top_p;       /* 1 */
-    double min_p;       /* 0 */
-    int32_t top_k;      /* 0 = off */
-    bool has_seed;      /* the client gave the seed: drafter-invariant draws */
-    uint64_t seed;      /* always set on submission; drawn from the system if not given */
+    double temperature;                         /* 1 */
+    double top_p;                               /* 1 */
+    double min_p;                               /* 0 */
+    int32_t top_k;                              /* 0 = off */
+    double frequency_penalty, presence_penalty; /* 0 */
+    double repetition_penalty;                  /* 1 */
+    uint32_t n_bias;                            /* logit_bias */
+    struct token_bias {
+        int32_t id;   /* distinct */
+        double value; /* -100 forbids the token, others are added */
+    } * bias;         /* [n_bias]; who owns it is said where a struct sampling is kept */
+    bool has_seed;    /* the client gave the seed: drafter-invariant draws */
+    uint64_t seed;    /* always set on submission; drawn from the system if not given */
     uint32_t min_tokens;
     bool ignore_eos;
     bool skip_special_tokens;        /* true: control tokens leave no text */
@@ -91,14 +100,17 @@ void sampling_defaults(struct sampling *sampling);
 /* One sequence to generate: one choice of one prompt. Allocated by the loop thread; belongs to the
  * engine from engine_submit until the event that ends it hands it back. */
 struct request {
-    uint64_t id;         /* unique among live requests; chosen by the submitter */
-    uint32_t choice;     /* choice number within its prompt */
-    int32_t priority;    /* lower is served sooner */
-    uint32_t max_tokens; /* >= 1; lowered to the room left in the context by engine_submit */
-    uint32_t n_prompt;   /* >= 1, < max_model_len */
-    int32_t *prompt;     /* token ids; freed with the request by its allocator */
-    struct sampling sampling;
-    void *user; /* the submitter's own */
+    uint64_t id;      /* unique among live requests; chosen by the submitter */
+    uint32_t choice;  /* choice number within its prompt */
+    uint64_t group;   /* choices of one prompt share this number and its pages; 0 = alone */
+    int32_t priority; /* lower is served sooner */
+    uint8_t salt_len; /* cache_salt: prefix pages are shared between equal salts only */
+    char salt[CACHE_SALT_BYTES_MAX];
+    uint32_t max_tokens;      /* >= 1; lowered to the room left in the context by engine_submit */
+    uint32_t n_prompt;        /* >= 1, < max_model_len */
+    int32_t *prompt;          /* token ids; freed with the request by its allocator */
+    struct sampling sampling; /* its bias: like prompt */
+    void *user;               /* the submitter's own */
 };
 
 /* ---- events ------------------------------------------------------------------------------------ */

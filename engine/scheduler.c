@@ -263,6 +263,7 @@ static struct segment main_segment(const struct scheduler *s, const struct work 
         .out_pos = seq->n_output,
         .prompt_len = seq->n_prompt,
         .tokens = seq->tokens + seq->n_kv + skip,
+        .history = seq->tokens,
         .pages = seq->pages,
     };
 }
@@ -289,6 +290,7 @@ static void build_forwards(struct scheduler *s, struct plan *plan) {
             .out_pos = seq->n_output,
             .prompt_len = seq->n_prompt,
             .tokens = tokens,
+            .history = seq->tokens,
             .pages = seq->pages,
         };
         plan->n_draft_rows += w->n_block;

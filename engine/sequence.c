@@ -1,11 +1,12 @@
 #include "engine/sequence.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/model.h"
 
-/* One block of memory: the struct, its tokens, its block table, its text stream. Pages of it that
+/* One block of memory: the struct, its text stream, tokens, block table, logit bias. Pages of it that
  * are never reached are never touched, so room for the whole context costs address space only. */
 struct sequence *sequence_create(struct request *request, const struct model *model,
                                  uint32_t max_tokens, uint32_t draft_block) {
@@ -15,7 +16,8 @@ struct sequence *sequence_create(struct request *request, const struct model *mo
     size_t text_at = align_up(sizeof(struct sequence), 64);
     size_t tokens_at = align_up(text_at + text_bytes_needed(model->tokenizer, step_tokens), 64);
     size_t pages_at = align_up(tokens_at + tokens_cap * sizeof(int32_t), 64);
-    size_t total = align_up(pages_at + pages_cap * sizeof(uint32_t), 64);
+    size_t bias_at = align_up(pages_at + pages_cap * sizeof(uint32_t), 64);
+    size_t total = align_up(bias_at + request->sampling.n_bias * sizeof(struct bias), 64);
     char *block = aligned_alloc(64, total);
     if (!block) return NULL;
     struct sequence *seq = (struct sequence *)(void *)block;
@@ -35,6 +37,11 @@ struct sequence *sequence_create(struct request *request, const struct model *mo
     const struct sampling *wants = &request->sampling;
     seq->text = text_init(block + text_at, model->tokenizer, wants, step_tokens);
     seq->rules = (struct rules){
+        .n_bias = wants->n_bias,
+        .bias = (struct bias *)(void *)(block + bias_at),
+        .repetition = (float)wants->repetition_penalty,
+        .frequency = (float)wants->frequency_penalty,
+        .presence = (float)wants->presence_penalty,
         .temperature = (float)wants->temperature,
         .top_p = (float)wants->top_p,
         .min_p = (float)wants->min_p,
@@ -44,6 +51,11 @@ struct sequence *sequence_create(struct request *request, const struct model *mo
         .choice = request->choice,
         .min_tokens = wants->min_tokens,
     };
+    struct bias *bias = (struct bias *)(void *)(block + bias_at);
+    for (uint32_t i = 0; i < wants->n_bias; i++) {
+        double value = wants->bias[i].value;
+        bias[i] = (struct bias){wants->bias[i].id, value <= -100 ? -INFINITY : (float)value};
+    }
     if (!wants->ignore_eos)
         for (uint32_t i = 0; i < model->info.n_eos_ids; i++)
             seq->rules.end_ids[seq->rules.n_end_ids++] = model->info.eos_ids[i];

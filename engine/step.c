@@ -219,7 +219,8 @@ static void absorb(struct engine *engine, const struct plan *plan, uint64_t now_
 
 /* ---- one step ---------------------------------------------------------------------------------- */
 
-static uint64_t clock_us(void) {
+static uint64_t clock_us(const struct engine *engine) {
+    if (engine->config.clock) return engine->config.clock(engine->config.clock_arg);
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
@@ -243,12 +244,12 @@ static int run_cycle(struct engine *engine, const struct plan *plan) {
     struct device *device = engine->model->device;
     const struct model_shape *shape = &engine->model->shape;
     int rc = OK;
-    uint64_t begun_us = clock_us();
+    uint64_t begun_us = clock_us(engine);
     if (plan->draft.n_segments) {
         rc = forward_run(kernels, device, shape, &plan->draft);
         if (rc == OK) rc = kernels->sample(device);
         add(&engine->counters.draft_forwards, 1);
-        uint64_t drafted_us = clock_us();
+        uint64_t drafted_us = clock_us(engine);
         counters_forward(&engine->counters, FORWARD_DRAFT, drafted_us - begun_us);
         begun_us = drafted_us;
     }
@@ -256,7 +257,7 @@ static int run_cycle(struct engine *engine, const struct plan *plan) {
     if (rc == OK) rc = kernels->accept(device);
     if (rc == OK) rc = kernels->end(device, engine->outcomes);
     add(&engine->counters.main_forwards, 1);
-    counters_forward(&engine->counters, kind_of(plan), clock_us() - begun_us);
+    counters_forward(&engine->counters, kind_of(plan), clock_us(engine) - begun_us);
     return rc;
 }
 
@@ -329,9 +330,9 @@ int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
     }
     engine->was_idle = false;
     show_sequences(engine);
-    uint64_t begun_us = clock_us();
+    uint64_t begun_us = clock_us(engine);
     int rc = run_cycle(engine, &plan);
-    uint64_t took_us = clock_us() - begun_us;
+    uint64_t took_us = clock_us(engine) - begun_us;
     add(&engine->counters.steps, 1);
     if (rc != OK) return fail_all(engine, emitted);
     uint32_t n_rows = plan.n_base_rows + plan.n_output_rows + plan.n_draft_rows;

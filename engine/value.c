@@ -105,5 +105,6 @@ void sampling_defaults(struct sampling *sampling) {
     memset(sampling, 0, sizeof *sampling);
     sampling->temperature = 1;
     sampling->top_p = 1;
+    sampling->repetition_penalty = 1;
     sampling->skip_special_tokens = true;
 }

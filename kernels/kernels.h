@@ -16,6 +16,13 @@
  *   draft:  begin  embed  (qkv attend out_residual mlp) x layers  lm_head  sample
  *   main:   begin  embed  (qkv attend out_residual mlp) x layers  lm_head  accept   end
  *
+ * In an MSAR model (n_msar_streams > 0) sources take the place of the residual x:
+ *
+ *   embed  msar_push 0  (msar_read 2i  qkv attend out_residual  msar_push 2i+1
+ *                        msar_read 2i+1  mlp  msar_push 2i+2) x layers i  msar_read 2L  lm_head
+ *
+ * where the last msar_push is left out, since nothing reads it expanded.
+ *
  * Nothing returns to the host between the two: proposals stay in the device's buffers and the main
  * forward's rows take their tokens from there (`segment.n_proposed`).
  *
@@ -122,7 +129,15 @@ enum weight {
     WEIGHT_O_DIFF_BIAS,
     WEIGHT_Q_DIFF_NORM,
     WEIGHT_K_DIFF_NORM,
-    WEIGHT_COUNT
+    WEIGHT_COUNT,
+    /* MSAR, all handed over as f32. Their `layer` is an index of its own; R streams, N blocks. */
+    WEIGHT_MSAR_CONV = WEIGHT_COUNT, /* s * (R - 1) + r - 1: [kernels[r], d] of source s = 0 .. N */
+    WEIGHT_MSAR_QUERY,               /* branch l = 0 .. 2L - 1: [R, d] */
+    WEIGHT_MSAR_MIX,                 /* branch: [R, R * d] */
+    WEIGHT_MSAR_MIX_BIAS,            /* branch: [1, R] */
+    WEIGHT_MSAR_MIX_SCALE,           /* branch: [1, 1] */
+    WEIGHT_MSAR_READOUT,             /* 0: [1, d] */
+    WEIGHT_END
 };
 
 struct model_shape {
@@ -139,7 +154,10 @@ struct model_shape {
     uint32_t window;         /* Orthros: positions a base row attends, its own included; > 0 */
     uint32_t block_size;     /* Orthrus: largest draft block in rows, 0 = no draft view */
     int32_t mask_token;      /* Orthrus: the token of draft rows after the first */
-    uint32_t max_position;   /* rows run at positions 0 .. max_position - 1 */
+    uint32_t n_msar_streams; /* MSAR residual path: streams R, 0 = plain additions */
+    uint32_t msar_kernels[MAX_MSAR_STREAMS]; /* kappa_r; [0] = 1 */
+    uint32_t msar_branches;                  /* S: branches of a block; a layer has two */
+    uint32_t max_position;                   /* rows run at positions 0 .. max_position - 1 */
     const double *rope_freq; /* [head_dim / 2] angle per position; borrowed during open */
     double rope_scale;       /* multiplies cos and sin (yarn); 1 otherwise */
     bool int8_activations; /* products with 8- and 4-bit matrices: rows quantised by blocks of 32 */
@@ -147,13 +165,23 @@ struct model_shape {
 
 /* ---- sampling --------------------------------------------------------------------------------- */
 
+/* Added to the logit of one token. */
+struct bias {
+    int32_t id;
+    float value; /* -INFINITY forbids it */
+};
+
 /* Rules from logits to a token; order and meaning: "From logits to text" in the README. Copied into
  * the device's slot by slot_set. */
 struct rules {
-    float temperature; /* < 1e-4: greedy */
-    float top_p;       /* 0 .. 1; 0 keeps one token, 1 = off */
-    float min_p;       /* 0 = off */
-    uint32_t top_k;    /* 0 = off */
+    uint32_t n_bias;
+    const struct bias *bias;   /* distinct ids < vocab; borrowed while the slot keeps the rules */
+    float repetition;          /* 1 = off; every token of prompt or output */
+    float frequency, presence; /* 0 = off; tokens of the output */
+    float temperature;         /* < 1e-4: greedy */
+    float top_p;               /* 0 .. 1; 0 keeps one token, 1 = off */
+    float min_p;               /* 0 = off */
+    uint32_t top_k;            /* 0 = off */
     bool seeded;   /* Gumbel coupling: the text never depends on drafts; else rejection sampling */
     uint64_t seed; /* always set: an unseeded request was given one from the system */
     uint32_t choice;     /* choice number within its prompt */
@@ -183,10 +211,12 @@ struct segment {
     uint32_t pos;  /* position of the first row = number of positions before it in the KV */
     uint32_t n_rows;
     uint32_t n_proposed; /* the last n_proposed rows take their tokens from the slot's proposals */
-    uint32_t n_logits;   /* rows that reach the lm_head: the last n_logits (draft: the first) */
-    uint32_t out_pos;    /* output position that the first row with logits decides (0 = first) */
-    uint32_t prompt_len; /* tokens of the prompt: position = prompt_len + output position */
-    const int32_t *tokens; /* [n_rows - n_proposed] */
+    bool given; /* those proposals are in `tokens` instead ([n_rows] then), each certain: q = 1 */
+    uint32_t n_logits;      /* rows that reach the lm_head: the last n_logits (draft: the first) */
+    uint32_t out_pos;       /* output position that the first row with logits decides (0 = first) */
+    uint32_t prompt_len;    /* tokens of the prompt: position = prompt_len + output position */
+    const int32_t *tokens;  /* [n_rows - n_proposed], or given: [n_rows] */
+    const int32_t *history; /* pick: the sequence's tokens so far, [prompt_len + out_pos] */
     const uint32_t
         *pages; /* block table: pages of positions 0 .. pos + n_rows - 1 (draft: .. pos - 1) */
 };
@@ -217,11 +247,13 @@ struct outcome {
 struct device; /* opaque; each backend has its own */
 
 struct device_limits {
-    enum dtype kv_dtype;     /* DTYPE_F32 or DTYPE_BF16 */
-    uint32_t n_pages;        /* KV pages, all layers of PAGE_TOKENS positions in each */
-    uint32_t n_slots;        /* sequences that run at once */
-    uint32_t max_rows;       /* rows of one forward */
+    enum dtype
+        kv_dtype;      /* DTYPE_F32, DTYPE_BF16; DTYPE_Q8_0: int8, one f16 scale a head's vector */
+    uint32_t n_pages;  /* KV pages, all layers of PAGE_TOKENS positions in each */
+    uint32_t n_slots;  /* sequences that run at once */
+    uint32_t max_rows; /* rows of one forward */
     uint32_t max_logit_rows; /* rows with logits of one forward */
+    uint32_t n_snapshots;    /* of a sequence's state beyond its KV (MSAR); 0 = none are taken */
 };
 
 struct kernels {
@@ -248,6 +280,17 @@ struct kernels {
     void (*pages_clear)(struct device *dev, const uint32_t *pages, uint32_t n_pages);
     void (*page_copy)(struct device *dev, uint32_t from, uint32_t to);
 
+    /* What a sequence keeps beyond its KV: in an MSAR model the source vectors of its last positions,
+     * a ring in its slot, indexed by position. The ring reaches back over the last
+     * max(kernels) - 1 + 15 + max(1, block_size) positions that were ever run, so a snapshot may be
+     * taken at the last page border at or below the positions kept. A snapshot at `pos` holds what
+     * rows at pos and beyond need of the positions before it. All no-ops in other models. */
+    size_t (*snapshot_bytes)(const struct device *dev); /* 0: the model has no such state */
+    void (*state_save)(struct device *dev, uint32_t slot, uint32_t pos, uint32_t snapshot);
+    void (*state_load)(struct device *dev, uint32_t slot, uint32_t pos, uint32_t snapshot);
+    /* All of one slot's ring to another: two texts that share their positions so far. */
+    void (*state_copy)(struct device *dev, uint32_t from_slot, uint32_t to_slot);
+
     /* The stages. u = RMSNorm(x; g) = g * x / sqrt(mean(x^2) + eps). */
 
     /* Take the row list; rows, pages and limits are checked by ASSERT. */
@@ -266,6 +309,14 @@ struct kernels {
     int (*out_residual)(struct device *dev, uint32_t layer);
     /* u = RMSNorm(x; mlp_norm); x += W_down(silu(W_gate u + b) * (W_up u + b)) + b. */
     int (*mlp)(struct device *dev, uint32_t layer);
+    /* MSAR ("MSAR residual path" in the README): source number `push` of each row is done, x after
+     * `embed` (0) or the running sum of its block after branch push - 1. Its expansions v^(r) over
+     * the positions before it are computed, from rows of this forward and from the ring; base rows
+     * then enter the ring. At a block's first branch the running sum starts from zero. */
+    int (*msar_push)(struct device *dev, uint32_t push);
+    /* x = what branch `branch` reads: per stream a softmax over the sources, then the sigmoid mix.
+     * out_residual and mlp then add to the running sum instead of x. branch 2L: the readout. */
+    int (*msar_read)(struct device *dev, uint32_t branch);
     /* logits = W_lm RMSNorm(x; final_norm), rows with logits only. */
     int (*lm_head)(struct device *dev);
     /* Draft forward: draw the proposals of every PICK_PROPOSE segment into its slot. */

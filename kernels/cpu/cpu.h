@@ -220,6 +220,14 @@ int cpu_out_residual(struct device *dev, uint32_t layer);
 int cpu_mlp(struct device *dev, uint32_t layer);
 int cpu_lm_head(struct device *dev);
 
+/* msar.c */
+int cpu_msar_push(struct device *dev, uint32_t push);
+int cpu_msar_read(struct device *dev, uint32_t branch);
+size_t cpu_snapshot_bytes(const struct device *dev);
+void cpu_state_save(struct device *dev, uint32_t slot, uint32_t pos, uint32_t snapshot);
+void cpu_state_load(struct device *dev, uint32_t slot, uint32_t pos, uint32_t snapshot);
+void cpu_state_copy(struct device *dev, uint32_t from_slot, uint32_t to_slot);
+
 /* draws.c */
 int cpu_sample(struct device *dev);
 int cpu_accept(struct device *dev);

@@ -187,6 +187,20 @@ static void scripted_page_copy(struct device *dev, uint32_t from, uint32_t to) {
            PAGE_TOKENS * sizeof *dev->pages);
 }
 
+/* The scripted model keeps no state beyond its KV. */
+static size_t scripted_snapshot_bytes(const struct device *dev) {
+    (void)dev;
+    return 0;
+}
+
+static void scripted_state(struct device *dev, uint32_t slot, uint32_t pos, uint32_t snapshot) {
+    (void)dev, (void)slot, (void)pos, (void)snapshot;
+}
+
+static void scripted_state_copy(struct device *dev, uint32_t from_slot, uint32_t to_slot) {
+    (void)dev, (void)from_slot, (void)to_slot;
+}
+
 static int32_t *cell(const struct device *dev, const struct segment *s, uint32_t pos) {
     uint32_t page = s->pages[pos / PAGE_TOKENS];
     ASSERT(page < dev->limits.n_pages);
@@ -465,6 +479,10 @@ const struct kernels *kernels_scripted(void) {
         .slot_set = scripted_slot_set,
         .pages_clear = scripted_pages_clear,
         .page_copy = scripted_page_copy,
+        .snapshot_bytes = scripted_snapshot_bytes,
+        .state_save = scripted_state,
+        .state_load = scripted_state,
+        .state_copy = scripted_state_copy,
         .begin = scripted_begin,
         .embed = scripted_embed,
         .qkv = scripted_qkv,
