@@ -176,7 +176,7 @@ struct bias {
 struct rules {
     uint32_t n_bias;
     const struct bias *bias;   /* distinct ids < vocab; borrowed while the slot keeps the rules */
-    float repetition;          /* 1 = off; every token of prompt or output */
+    float repetition;          /* 0 or 1 = off; every token of prompt or output */
     float frequency, presence; /* 0 = off; tokens of the output */
     float temperature;         /* < 1e-4: greedy */
     float top_p;               /* 0 .. 1; 0 keeps one token, 1 = off */

@@ -34,6 +34,7 @@ struct engine_config cmd_engine_config(const struct options *options) {
     config.max_batched_rows = options->max_num_batched_tokens;
     config.prefill_chunk = options->prefill_chunk;
     config.drafts = options->drafts;
+    config.prefix_cache = !options->prefix_cache || !strcmp(options->prefix_cache, "on");
     return config;
 }
 

@@ -142,7 +142,8 @@ static void describe_range(const struct option *opt, char *out, size_t cap) {
         snprintf(out, cap, "true or false");
         break;
     case KIND_DRAFTS:
-        snprintf(out, cap, "auto, off, or a whole number from %.0f to %.0f", opt->lo, opt->hi);
+        snprintf(out, cap, "auto, off, ngram, or a whole number from %.0f to %.0f", opt->lo,
+                 opt->hi);
         break;
     }
 }
@@ -223,6 +224,8 @@ static bool set_value(struct options *options, const struct option *opt, const c
             *(int32_t *)field = -1;
         else if (!strcmp(text, "off"))
             *(int32_t *)field = 0;
+        else if (!strcmp(text, "ngram"))
+            *(int32_t *)field = -2;
         else if (parse_whole(text, &n) && in_range(opt, (double)n))
             *(int32_t *)field = (int32_t)n;
         else

@@ -52,7 +52,8 @@ struct options {
     const char *kv_dtype;
     uint32_t max_model_len, max_num_seqs, max_num_batched_tokens, prefill_chunk;
     uint64_t kv_memory;
-    int32_t drafts; /* DRAFTS_AUTO, DRAFTS_OFF, or rows per block */
+    int32_t drafts; /* DRAFTS_AUTO, DRAFTS_OFF, DRAFTS_NGRAM, or rows per block */
+    const char *prefix_cache;
     const char *trace;
     /* serve */
     const char *host;

@@ -15,7 +15,7 @@ enum option_kind {
     KIND_COUNTS, /* struct option_counts: numbers in lo .. hi between commas */
     KIND_SWITCH, /* bool; takes no value */
     KIND_LIST,   /* struct option_list; repeatable */
-    KIND_DRAFTS, /* int32_t: auto, off or lo .. hi */
+    KIND_DRAFTS, /* int32_t: auto, off, ngram or lo .. hi */
 };
 
 enum { OPTION_REQUIRED = 1, OPTION_ROWS_MAX = 128 };
