@@ -193,6 +193,9 @@ static void repetition_counts_the_prompt_and_the_others_do_not(void **state) {
     assert_int_equal(choice(&rules, z, 3, text, 0, 2), 1); /* 2.88, 2.9 */
     rules = (struct rules){.presence = 0.06f};
     assert_int_equal(choice(&rules, z, 3, text, 0, 2), 0); /* 2.94 however often */
+    rules =
+        (struct rules){.frequency = 0.5f, .repetition = 0.99f}; /* a counted prompt is no output */
+    assert_int_equal(choice(&rules, z, 3, text, 3, 3), 0);
     rules = (struct rules){.presence = -2};
     assert_int_equal(choice(&rules, z, 3, text, 2, 3), 1);
 }

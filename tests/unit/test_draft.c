@@ -341,6 +341,41 @@ static void given_proposals_are_verified_without_drafts(void **state) {
         }
 }
 
+static void a_given_proposal_is_kept_as_often_as_it_is_likely(void **state) {
+    (void)state;
+    enum { DRAWS = 4000 };
+    struct tiny_options o = drafting();
+    struct tiny t = tiny_open(tables[n_tables - 1], &o);
+    struct writer w = writer_of(1, 20, 1, 10);
+    struct segment segments[2];
+    float z[320];
+    int32_t best = 0;
+    double total = 0, kept = 0;
+    main_segments(&t, &w, 0, 1, &segments[0], &segments[1]);
+    int32_t tokens[21];
+    memcpy(tokens, w.s.tokens, 20 * sizeof *tokens);
+    tokens[20] = 5;
+    segments[0].given = true, segments[0].tokens = tokens;
+    tiny_forward(&t, segments, 1);
+    tiny_logits(&t, 0, 1, z);
+    for (int32_t id = 0; id < 320; id++)
+        best = z[id] > z[best] ? id : best;
+    for (int32_t id = 0; id < 320; id++)
+        total += exp(((double)z[id] - (double)z[best]) / 4);
+    tokens[20] = best; /* what is judged, whatever row followed */
+    for (uint64_t seed = 0; seed < DRAWS; seed++) {
+        t.k->slot_set(t.dev, 1, &(struct rules){.temperature = 4, .top_p = 1, .seed = seed});
+        assert_int_equal(t.k->accept(t.dev), OK);
+        const struct outcome *out = &t.dev->outcomes[0];
+        assert_true(out->n_accepted == (out->tokens[0] == best));
+        kept += out->n_accepted;
+    }
+    double p = 1 / total;
+    assert_true(p > 0.01 && p < 0.9);
+    assert_true(fabs(kept / DRAWS - p) < 5 * sqrt(p * (1 - p) / DRAWS));
+    tiny_close(&t);
+}
+
 static void a_broken_row_that_is_reached_fails(void **state) {
     (void)state;
     for (uint32_t wrong = 0; wrong <= 2; wrong++) {
@@ -432,6 +467,7 @@ int main(void) {
         cmocka_unit_test(cycles_write_what_single_steps_write),
         cmocka_unit_test(perfect_proposals_are_all_accepted),
         cmocka_unit_test(given_proposals_are_verified_without_drafts),
+        cmocka_unit_test(a_given_proposal_is_kept_as_often_as_it_is_likely),
         cmocka_unit_test(a_broken_row_that_is_reached_fails),
         cmocka_unit_test(all_masked_rows_propose_nothing),
         cmocka_unit_test(a_poisoned_sequence_fails_alone),

@@ -374,6 +374,46 @@ static void given_proposals_are_verified_like_others(void **state) {
     }
 }
 
+static void s9_06_drafts_count_the_text_before_them(void **state) {
+    (void)state;
+    for (uint32_t n_draft = 0; n_draft < BLOCK; n_draft++) {
+        struct run run =
+            run_open(HEAD "\"target\":{\"\":{\"0\":3,\"1\":2}},\"default\":-9}", false);
+        run.rules.frequency = 0.6f;
+        run_start(&run, 0, 5, 0);
+        assert_int_equal(run_prefill(&run, 16), OK);
+        while (run.n_tokens < 5 + 7) {
+            struct outcome out;
+            assert_int_equal(run_cycle(&run, n_draft, &out), OK);
+            assert_int_equal(out.n_accepted, n_draft); /* drafted under the same rules */
+        }
+        for (uint32_t i = 0; i < 7; i++)
+            assert_int_equal(run.tokens[5 + i], "aababab"[i] - 'a');
+        run_close(&run);
+    }
+}
+
+static void a_given_proposal_is_kept_as_often_as_it_is_likely(void **state) {
+    (void)state;
+    enum { DRAWS = 4000 };
+    struct run run =
+        run_open(HEAD "\"target\":{\"\":{\"0\":0.5,\"1\":1,\"2\":0}},\"default\":\"-inf\"}", false);
+    run.rules.temperature = 1;
+    run.rules.presence = 0.4f;
+    double kept = 0,
+           p = exp(1) / (exp(0.5) + exp(1) + 1); /* at the first place, where none counts */
+    for (run.rules.seed = 0; run.rules.seed < DRAWS; run.rules.seed++) {
+        struct outcome out;
+        run_start(&run, 0, 3, 0);
+        assert_int_equal(run_prefill(&run, 16), OK);
+        assert_int_equal(run_given(&run, (int32_t[]){1}, 1, &out), OK);
+        assert_true(out.n_accepted == (out.tokens[0] == 1)); /* refused: from the others */
+        kept += out.n_accepted;
+    }
+    assert_true(fabs(kept / DRAWS - p) < 5 * sqrt(p * (1 - p) / DRAWS));
+    run_close(&run);
+}
+
 static void drafts_of_a_sequence_are_perfect_or_as_written(void **state) {
     (void)state;
     for (int useless = 0; useless < 2; useless++) {
@@ -643,6 +683,8 @@ int main(void) {
         cmocka_unit_test(a_sequence_counts_from_the_prompts_end),
         cmocka_unit_test(texts_equal_one_token_decoding),
         cmocka_unit_test(given_proposals_are_verified_like_others),
+        cmocka_unit_test(s9_06_drafts_count_the_text_before_them),
+        cmocka_unit_test(a_given_proposal_is_kept_as_often_as_it_is_likely),
         cmocka_unit_test(drafts_of_a_sequence_are_perfect_or_as_written),
         cmocka_unit_test(draft_rows_follow_the_drafters_own_choices),
         cmocka_unit_test(two_sequences_share_a_forward),
