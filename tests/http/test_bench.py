@@ -55,7 +55,9 @@ def test_a_report_has_every_figure():
         assert 0 <= gap["p50"] <= gap["p95"] <= gap["p99"]
 
 
-def test_prices_follow_from_the_shape():
+@pytest.mark.parametrize("kv_dtype, vector_bytes", [  # of one position and kv head, padded to 16
+    ("f32", lambda n: 4 * n), ("bf16", lambda n: 2 * n), ("q8_0", lambda n: n + 2)])
+def test_prices_follow_from_the_shape(kv_dtype, vector_bytes):
     """One sequence, no drafts: a decoded token reads all matrices once."""
     config = json.loads((PLAIN / "config.json").read_text())
     d, ff, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
@@ -63,10 +65,11 @@ def test_prices_follow_from_the_shape():
     head_dim = config["head_dim"]
     layer = 2 * d * heads * head_dim + 2 * d * kv * head_dim + 3 * d * ff
     numbers = layers * layer + config["vocab_size"] * d
-    case = bench("--model", PLAIN, "--prompt-tokens", 32, "--gen-tokens", 9, "--batch", 1,
-                 "--reps", 1)["cases"][0]
-    context = 32 + 9 / 2
-    kv_bytes = 4 * 2 * layers * kv * -(-head_dim // 16) * 16 * context
+    report = bench("--model", PLAIN, "--prompt-tokens", 32, "--gen-tokens", 9, "--batch", 1,
+                   "--reps", 1, "--kv-dtype", kv_dtype)
+    assert report["engine"]["kv_dtype"] == kv_dtype
+    case, context = report["cases"][0], 32 + 9 / 2
+    kv_bytes = 2 * layers * kv * vector_bytes(-(-head_dim // 16) * 16) * context
     assert case["decode"]["bytes_per_token"] == pytest.approx(4 * numbers + kv_bytes, rel=1e-3)
     attention = 4 * layers * heads * head_dim * context
     assert case["decode"]["flops_per_token"] == pytest.approx(2 * numbers + attention, rel=1e-3)

@@ -137,8 +137,8 @@ static void store_one(struct tiny *t, const float *x, struct stored *k, struct s
 
 static void ties_go_to_even(void **state) {
     (void)state;
-    const float x[16] = {127, 0.5f, 1.5f, 2.5f, 3.5f, -0.5f, -1.5f, -2.5f, 126.5f, -126.5f, 125.5f,
-                         0.49f, 0.51f, -0.0f, -127, 64};
+    const float x[16] = {127,    0.5f,    1.5f,   2.5f,  3.5f,  -0.5f, -1.5f, -2.5f,
+                         126.5f, -126.5f, 125.5f, 0.49f, 0.51f, -0.0f, -127,  64};
     const int8_t q[16] = {127, 0, 2, 2, 4, 0, -2, -2, 126, -126, 126, 0, 1, 0, -127, 64};
     for (uint32_t i = 0; i < n_tables; i++) {
         struct tiny t = open_int8(tables[i], 16);
@@ -152,8 +152,8 @@ static void ties_go_to_even(void **state) {
 
 static void extremes_have_an_answer(void **state) {
     (void)state;
-    const float values[] = {0, -0.0f, 1e-45f, 1e-20f, 2e-6f, 3e-6f, 1e-5f, 8e6f, 8.4e6f, 1e30f,
-                            3.4e38f};
+    const float values[] = {0,     -0.0f, 1e-45f, 1e-20f, 2e-6f,  3e-6f,
+                            1e-5f, 8e6f,  8.4e6f, 1e30f,  3.4e38f};
     for (uint32_t i = 0; i < n_tables; i++) {
         struct tiny t = open_int8(tables[i], 20);
         for (size_t j = 0; j < ARRAY_LEN(values); j++) {
