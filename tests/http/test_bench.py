@@ -1,5 +1,7 @@
 """`geryon bench`: what it counts and reports. Speeds are not judged here."""
 
+import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -196,7 +198,7 @@ def test_the_report_puts_a_peer_beside(tmp_path):
     peer.chmod(0o755)
     done = run_script("bench.py", "--geryon", BIN, "--model", PLAIN, "--llamacpp", tmp_path, "--out",
                       tmp_path / "out", "--rounds", 2, "--prompt", 20, "--gen", 4, "--batch", "1,2",
-                      "--streams", 1, 2, "--requests", 1, "--http-prompt", 4, "--http-gen", 5)
+                      "--streams", 1, 2, "--requests", 1, "--http-prompt", 4, "--http-gen", 5, "--linear")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/bench.md").read_text() == done.stdout
     report = json.loads((tmp_path / "out/bench.json").read_text())
@@ -206,3 +208,32 @@ def test_the_report_puts_a_peer_beside(tmp_path):
     assert "llamacpp" not in rows["HTTP, 2 streams: tokens/s"]  # that peer has no server
     assert [case["batch"] for case in report["offline"]] == [1, 2]
     assert run_script("bench.py", "--model", PLAIN, "--llamacpp", tmp_path / "out").returncode == 1
+
+
+def test_long_prompts_have_a_table_of_their_own(tmp_path):
+    """A stand-in for the binary notes its arguments; it prefills 100 tokens/s, 50 without a window at 64."""
+    spec = importlib.util.spec_from_file_location("bench_report", ROOT / "tests/bench/bench.py")
+    report = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(report)
+    binary = tmp_path / "geryon"
+    binary.write_text(f"""#!/bin/sh
+echo "$*" >> {tmp_path}/calls
+case "$*" in *window=512*) speed=100;; *"--prompt-tokens 64 "*) speed=50;; *) speed=100;; esac
+echo '{{"cases":[{{"prefill":{{"tokens_per_second":{{"median":'$speed'}}}}}}]}}'
+""")
+    binary.chmod(0o755)
+    args = argparse.Namespace(geryon=binary, threads=2, linear=[32, 64, 128], linear_full=64,
+                              linear_reps=2, linear_shape="smollm2-135m")
+    table = report.long_prefill(args)
+    assert [(r["attention"], r["prompt_tokens"]) for r in table] == [
+        ("window 512", 32), ("window 512", 64), ("window 512", 128), ("full", 32), ("full", 64)]
+    assert [r["to_first"] for r in table] == [1, 1, 1, 1, 2]
+    assert [r["us_per_token"] for r in table] == [10000, 10000, 10000, 10000, 20000]
+    assert all(len(r["tokens_per_second"]) == 2 for r in table)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == 10 and "smollm2-135m,window=512" in calls[0] and ",window" not in calls[1]
+    text = list(report.long_prefill_markdown({"orthros_prefill": table, "arguments": vars(args)}))
+    assert "| full | 64 | 50.0 (50.0-50.0) | 20000 | 2.00 |" in text
+    args.linear = []
+    assert report.long_prefill(args) == []
+    assert not list(report.long_prefill_markdown({"orthros_prefill": [], "arguments": vars(args)}))

@@ -82,8 +82,8 @@ static void windowed_prefill_reads_the_pages_of_its_windows(void **state) {
             uint64_t counts[SAMPLES];
             count_pages(tables[i], &o, SAMPLES, counts);
             for (uint32_t n = 0; n < SAMPLES; n++)
-                assert_int_equal(counts[n], LAYERS * KV_HEADS *
-                                                expected_pages(lengths[n], WINDOW, TILE_ROWS));
+                assert_int_equal(counts[n],
+                                 LAYERS * KV_HEADS * expected_pages(lengths[n], WINDOW, TILE_ROWS));
         }
 }
 
