@@ -102,7 +102,7 @@ static void impossible_limits_are_errors(void **state) {
     for (uint32_t l = 0; l < 2; l++)
         tiny_load_layer(&t, l, &o);
     struct device_limits l = limits;
-    l.kv_dtype = DTYPE_Q8_0;
+    l.kv_dtype = DTYPE_F16;
     assert_int_equal(k->reserve(t.dev, &l, &err), ERR_INVALID);
     l = limits, l.n_slots = 0;
     assert_int_equal(k->reserve(t.dev, &l, &err), ERR_INVALID);

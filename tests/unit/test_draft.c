@@ -66,9 +66,10 @@ static void fast_drafts_match_ref(void **state) {
  * scratch pages and cached pages must be the same to attention. */
 static void one_plain_draft_row_equals_a_base_row(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < n_tables; i++) {
+    for (uint32_t i = 0; i < 2 * n_tables; i++) {
         struct tiny_options o = drafting();
-        struct tiny t = tiny_open(tables[i], &o);
+        o.kv = i < n_tables ? DTYPE_F32 : DTYPE_Q8_0;
+        struct tiny t = tiny_open(tables[i % n_tables], &o);
         for (uint32_t l = 0; l < t.shape.n_layers; l++)
             for (int w = 0; w < 4; w++)
                 t.dev->weights[l * WEIGHT_COUNT + WEIGHT_Q_DIFF + w] =
@@ -89,7 +90,7 @@ static void one_plain_draft_row_equals_a_base_row(void **state) {
             tiny_forward(&t, &block, 1);
             tiny_logits(&t, 0, 1, base);
             tiny_end(&t);
-            assert_same_bits(draft, base, 320, tables[i]->name);
+            assert_same_bits(draft, base, 320, tables[i % n_tables]->name);
         }
         tiny_close(&t);
     }
@@ -97,9 +98,10 @@ static void one_plain_draft_row_equals_a_base_row(void **state) {
 
 static void drafts_leave_the_cache_as_it_was(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < n_tables; i++) {
+    for (uint32_t i = 0; i < 2 * n_tables; i++) {
         struct tiny_options o = drafting();
-        struct tiny t = tiny_open(tables[i], &o);
+        o.kv = i < n_tables ? DTYPE_F32 : DTYPE_Q8_0;
+        struct tiny t = tiny_open(tables[i % n_tables], &o);
         struct tiny_sequence s = tiny_sequence(0, 45, 9, 0, 1);
         prefill(&t, &s, 45);
         size_t bytes = TINY_PAGES * t.dev->page_bytes;
@@ -243,7 +245,7 @@ static void cycles_write_what_single_steps_write(void **state) {
         for (int kind = 0; kind < 8; kind++) {
             struct tiny_options o = drafting();
             o.weights = kind & 1 ? DTYPE_Q4_1 : DTYPE_BF16;
-            o.kv = kind & 1 ? DTYPE_BF16 : DTYPE_F32;
+            o.kv = kind & 1 ? DTYPE_BF16 : kind > 3 ? DTYPE_Q8_0 : DTYPE_F32;
             o.orthros = kind & 2;
             o.n_threads = 1 + (kind & 1);
             if (kind == 4 || kind == 5)
@@ -431,10 +433,11 @@ static void all_masked_rows_propose_nothing(void **state) {
 
 static void a_poisoned_sequence_fails_alone(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < 2 * n_tables; i++) {
+    for (uint32_t i = 0; i < 3 * n_tables; i++) {
         struct tiny_options o = drafting();
-        o.int8 = i >= n_tables;
+        o.int8 = i / n_tables == 1;
         if (o.int8) o.weights = DTYPE_Q4_1;
+        if (i / n_tables == 2) o.kv = DTYPE_Q8_0;
         struct tiny t = tiny_open(tables[i % n_tables], &o);
         struct writer a = writer_of(0, 20, 1, 0), b = writer_of(1, 20, 2, 10);
         prefill(&t, &a.s, 19);
