@@ -76,7 +76,7 @@ static void check_request(const struct api_request *r, const struct proto_limits
     require(r->max_tokens == -1 || r->sampling.min_tokens <= r->max_tokens);
     check_sampling(&r->sampling);
     if (r->kind == ROUTE_COMPLETION) {
-        require(r->n_prompts >= 1 && r->n_prompts <= limits->max_prompts);
+        require(r->n_prompts >= 1 && r->n_prompts <= limits->max_choices);
         for (uint32_t i = 0; i < r->n_prompts; i++)
             check_prompt(&r->prompts[i], limits);
     } else {
@@ -111,7 +111,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const names[] = {"m"};
     if (size == 0) return 0;
     struct proto_limits limits = {.vocab_size = VOCAB,
-                                  .max_prompts = 4,
+                                  .max_n = 3,
+                                  .max_choices = 4,
+                                  .has_priorities = data[0] & 8,
                                   .tokenizer_adds_bos = !(data[0] & 4),
                                   .strict_params = data[0] & 2,
                                   .has_chat_template = true,

@@ -17,7 +17,8 @@ static const char *const served[] = {"first", "second"};
 
 static inline struct proto_limits limits_default(void) {
     return (struct proto_limits){.vocab_size = VOCAB,
-                                 .max_prompts = 128,
+                                 .max_n = 16,
+                                 .max_choices = 128,
                                  .tokenizer_adds_bos = true,
                                  .has_chat_template = true,
                                  .model_names = served,
