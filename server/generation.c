@@ -340,7 +340,7 @@ static void note_end(struct exchange *ex, enum metrics_reason reason) {
     if (!gen || !gen->admitted || gen->ended) return;
     gen->ended = true;
     gen->reason = reason;
-    metrics_finished(ex->server->metrics, reason);
+    metrics_finished(ex->server->metrics, reason, usage_of(gen).cached_tokens);
     if (reason <= REASON_TOOL_CALLS) count_stages(ex);
 }
 

@@ -17,8 +17,8 @@ struct live_place {
 
 struct live; /* opaque: live.c */
 
-struct live *live_create(uint32_t cap); /* NULL: no memory */
-void live_destroy(struct live *live);   /* NULL is fine */
+struct live *live_create(uint32_t cap);   /* NULL: no memory */
+void live_destroy(struct live *live);     /* NULL is fine */
 uint32_t live_n(const struct live *live); /* NULL: 0 */
 uint32_t live_cap(const struct live *live);
 

@@ -115,4 +115,22 @@ static inline struct api_request accepted_field(enum route_kind kind, const char
     return request;
 }
 
+/* [ item, item, ... ] of n; free it. */
+static inline char *list_of(const char *item, size_t n) {
+    char *text = malloc(n * (strlen(item) + 1) + 3), *at = text;
+    *at++ = '[';
+    for (size_t i = 0; i < n; i++)
+        at += sprintf(at, "%s%s", i ? "," : "", item);
+    strcpy(at, "]");
+    return text;
+}
+
+static inline char *string_of(size_t n) {
+    char *text = malloc(n + 3);
+    text[0] = '"';
+    memset(text + 1, 's', n);
+    strcpy(text + 1 + n, "\"");
+    return text;
+}
+
 #endif
