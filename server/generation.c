@@ -286,7 +286,7 @@ static struct timings timings_of(const struct exchange *ex) {
     uint64_t n_output = 0, n_accepted = 0;
     for (uint32_t i = 0; i < gen->n_choices; i++) {
         const struct seq_stats *s = &gen->choices[i].stats;
-        if (s->submitted_us < submitted) submitted = s->submitted_us;
+        if (s->submitted_us && s->submitted_us < submitted) submitted = s->submitted_us;
         if (s->started_us && s->started_us < started) started = s->started_us;
         if (s->first_token_us && s->first_token_us < first) first = s->first_token_us;
         if (s->last_token_us > last) last = s->last_token_us;
