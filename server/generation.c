@@ -48,14 +48,15 @@ struct generation {
 
 /* ---- usage ----------------------------------------------------------------------------------- */
 
-/* Of one prompt's tokens, those that were stored before the request: what its choices then share with
- * each other was computed once, by the one that found least. */
+/* Of one prompt's tokens, those that were stored before the request: what the choice that started first
+ * found. The others may find what that one computed. */
 static uint32_t n_cached(const struct choice *choices, uint32_t n) {
-    uint32_t least = UINT32_MAX;
-    for (uint32_t i = 0; i < n; i++)
-        if (choices[i].stats.started_us && choices[i].stats.n_cached < least)
-            least = choices[i].stats.n_cached;
-    return least == UINT32_MAX ? 0 : least;
+    const struct seq_stats *first = NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct seq_stats *stats = &choices[i].stats;
+        if (stats->started_us && (!first || stats->started_us < first->started_us)) first = stats;
+    }
+    return first ? first->n_cached : 0;
 }
 
 /* Prompts count once each, whatever n is. */

