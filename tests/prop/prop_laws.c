@@ -9,6 +9,7 @@
  *          | prefill   block, 1st  block, 2nd  bonus token, or another cycle after a refusal */
 #include "tests/harness.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ enum {
     VOCAB = 5,
     BLOCK = 8,
     N_TOKENS = 4,  /* of a text; the law of the first three is asserted */
-    BATCH = 4000,  /* texts submitted at once */
+    BATCH = 500,   /* texts submitted at once */
     N_SEQS = 128,  /* and running at once */
     N_PROMPT = 14, /* ends in 0 1, which stands in it four times, each time followed otherwise */
 };
@@ -164,6 +165,7 @@ struct setting {
     double frequency, presence, repetition;
     bool bias; /* one token forbidden, one made likelier */
     bool seeded;
+    bool all_blocks; /* under every length of a block; the others with none, 4 and given ones */
 };
 static const struct token_bias biases[2] = {{2, -100}, {0, 0.7}};
 
@@ -441,7 +443,7 @@ static void check_law(struct model *model, const struct setting *s, int32_t draf
 }
 
 static const struct setting settings[] = {
-    {"T 1", .temperature = 1, .top_p = 1, .repetition = 1},
+    {"T 1", .temperature = 1, .top_p = 1, .repetition = 1, .all_blocks = true},
     {"T 0.5", .temperature = 0.5, .top_p = 1, .repetition = 1},
     {"top_k 3", .temperature = 1, .top_p = 1, .top_k = 3, .repetition = 1},
     {"top_p 0.8", .temperature = 1, .top_p = 0.8, .repetition = 1},
@@ -451,12 +453,14 @@ static const struct setting settings[] = {
      .repetition = 1.3},
     {"negative", .temperature = 0.8, .top_p = 1, .frequency = -0.6, .presence = -0.3,
      .repetition = 0.8},
-    {"all", 0.7, 0.95, 0.03, 4, 0.7, 0.4, 1.3, true, false},
+    {"all", 0.7, 0.95, 0.03, 4, 0.7, 0.4, 1.3, .bias = true, .all_blocks = true},
     {"seeded", .temperature = 1, .top_p = 1, .repetition = 1, .seeded = true},
-    {"seeded all", 0.7, 0.95, 0.03, 4, 0.7, 0.4, 1.3, true, true},
+    {"seeded all", 0.7, 0.95, 0.03, 4, 0.7, 0.4, 1.3, .bias = true, .seeded = true,
+     .all_blocks = true},
 };
 
-static bool runs(const struct setting *s) {
+static bool runs(const struct setting *s, int32_t drafts) {
+    if (!s->all_blocks && (drafts == 2 || drafts == BLOCK)) return false;
     bool penalised = s->frequency != 0 || s->presence != 0 || s->repetition != 1;
     return (enabled.penalties || !penalised) && (enabled.bias || !s->bias);
 }
@@ -464,7 +468,7 @@ static bool runs(const struct setting *s) {
 static void laws_hold(int32_t drafts) {
     struct model *model = make_model();
     for (size_t i = 0; i < ARRAY_LEN(settings); i++)
-        if (runs(&settings[i])) check_law(model, &settings[i], drafts);
+        if (runs(&settings[i], drafts)) check_law(model, &settings[i], drafts);
     model_destroy(model);
 }
 
@@ -546,7 +550,7 @@ static void wrong_accept_rules_are_caught(void **state) {
     static const char *const names[] = {"right", "argmax", "no residual", "q without temperature"};
     draw_tables();
     for (size_t i = 0; i < ARRAY_LEN(settings); i++)
-        for (int rule = 0; rule < N_ACCEPT_RULES; rule++) {
+        for (int rule = 0; rule < N_ACCEPT_RULES && !settings[i].seeded; rule++) {
             bool same = rule == Q_WITHOUT_TEMPERATURE && settings[i].temperature == 1;
             double p = p_of_rule((enum accept_rule)rule, &settings[i], 100 + i);
             printf("# %-12s rule \"%s\": p %.3g\n", settings[i].name, names[rule], p);
@@ -556,6 +560,10 @@ static void wrong_accept_rules_are_caught(void **state) {
 }
 
 int main(void) {
+    /* Sequences come and go by the million: keep their memory, or the system clears it each time. */
+    mallopt(M_TRIM_THRESHOLD, 1 << 28);
+    mallopt(M_MMAP_THRESHOLD, 1 << 28);
+    mallopt(M_TOP_PAD, 1 << 26);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(p_values_are_those_of_the_tables),
         cmocka_unit_test(texts_follow_their_law_without_drafts),
