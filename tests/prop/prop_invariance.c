@@ -30,40 +30,37 @@ enum {
     MAX_STEPS = 100000,
 };
 
-/* What scenarios are made of. What the engine refuses is not enabled. */
-static const struct checkpoint_row {
-    const char *name;
-    bool enabled;
-} checkpoints[] = {
-    {"qwen3-single-standard-none", true},
-    {"qwen2-single-standard-none", true},
-    {"llama-single-standard-none-rope-llama3-untied", true},
-    {"llama-single-standard-none-rope-linear-sharded", true},
-    {"qwen3-single-standard-none-rope-yarn", true},
-    {"llama-orthros-standard-none", true},
-    {"qwen3-single-standard-orthrus", true},
-    {"qwen3-single-standard-orthrus-bf16", true},
-    {"qwen3-orthros-standard-orthrus", true},
-    {"llama-single-msar-none", false},
-    {"qwen3-orthros-msar-none-f16", false},
-    {"qwen3-single-msar-orthrus-bf16", false},
-    {"qwen3-orthros-msar-orthrus", false},
-};
-static const struct kv_row {
-    const char *name;
-    enum dtype dtype;
-    bool enabled;
-} kv_dtypes[] = {{"f32", DTYPE_F32, true}, {"bf16", DTYPE_BF16, true}, {"q8_0", DTYPE_Q8_0, false}};
-static const struct { bool ngram, prefix_cache; } enabled = {.ngram = false, .prefix_cache = false};
+/* What the engine takes and obeys; the rest is left out of the scenarios. */
+static const struct {
+    bool msar, kv_q8_0, ngram, prefix_cache;
+    bool choices; /* choices of one prompt share its pages */
+} enabled = {
+    .msar = false, .kv_q8_0 = false, .ngram = false, .prefix_cache = false, .choices = false};
 
+static const char *const checkpoints[] = {
+    "qwen3-single-standard-none",
+    "qwen2-single-standard-none",
+    "llama-single-standard-none-rope-llama3-untied",
+    "llama-single-standard-none-rope-linear-sharded",
+    "qwen3-single-standard-none-rope-yarn",
+    "llama-orthros-standard-none",
+    "qwen3-single-standard-orthrus",
+    "qwen3-single-standard-orthrus-bf16",
+    "qwen3-orthros-standard-orthrus",
+    "llama-single-msar-none",
+    "qwen3-orthros-msar-none-f16",
+    "qwen3-single-msar-orthrus-bf16",
+    "qwen3-orthros-msar-orthrus",
+};
+static const enum dtype kv_dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_Q8_0};
 static const char *const dtypes[] = {"auto", "f32", "bf16", "f16", "q8_0", "q4_0"};
 
 /* ---- a scenario -------------------------------------------------------------------------------- */
 
 struct scenario {
     uint64_t seed;
-    const struct checkpoint_row *checkpoint;
-    const struct kv_row *kv;
+    const char *checkpoint;
+    enum dtype kv;
     const char *dtype, *activations;
     const struct kernels *kernels;
     uint32_t n_threads, block; /* the model's draft block */
@@ -114,17 +111,10 @@ static void find_tables(void) {
     }
 }
 
-static const struct checkpoint_row *draw_checkpoint(struct rng *rng) {
+static const char *draw_checkpoint(struct rng *rng) {
     for (;;) {
-        const struct checkpoint_row *row = &checkpoints[rng_below(rng, ARRAY_LEN(checkpoints))];
-        if (row->enabled) return row;
-    }
-}
-
-static const struct kv_row *draw_kv(struct rng *rng) {
-    for (;;) {
-        const struct kv_row *row = &kv_dtypes[rng_below(rng, ARRAY_LEN(kv_dtypes))];
-        if (row->enabled) return row;
+        const char *name = checkpoints[rng_below(rng, ARRAY_LEN(checkpoints))];
+        if (enabled.msar || !strstr(name, "-msar-")) return name;
     }
 }
 
@@ -138,7 +128,9 @@ static int32_t draw_drafts(struct rng *rng, uint32_t block) {
 }
 
 static struct scenario draw_scenario(struct rng *rng, uint64_t seed) {
-    struct scenario sc = {.seed = seed, .checkpoint = draw_checkpoint(rng), .kv = draw_kv(rng)};
+    struct scenario sc = {.seed = seed,
+                          .checkpoint = draw_checkpoint(rng),
+                          .kv = kv_dtypes[rng_below(rng, enabled.kv_q8_0 ? 3 : 2)]};
     sc.dtype = dtypes[rng_below(rng, ARRAY_LEN(dtypes))];
     bool blocks = sc.dtype[0] == 'q';
     sc.activations = blocks && rng_below(rng, 2) ? "int8" : "f32";
@@ -146,7 +138,7 @@ static struct scenario draw_scenario(struct rng *rng, uint64_t seed) {
     sc.kernels =
         tables[rng_below(rng, 6) == 0 || n_tables == 1 ? 0 : 1 + rng_below(rng, n_tables - 1)];
     sc.n_threads = 1 + rng_below(rng, 2);
-    sc.block = strstr(sc.checkpoint->name, "orthrus") ? 8 : 0;
+    sc.block = strstr(sc.checkpoint, "orthrus") ? 8 : 0;
     sc.drafts = draw_drafts(rng, sc.block);
     uint32_t most = sc.kernels == tables[0] ? 5 : rng_below(rng, 8) == 0 ? MAX_REQUESTS : 12;
     sc.n_requests = 1 + rng_below(rng, most);
@@ -166,9 +158,9 @@ static void describe(const struct scenario *sc, char *out, size_t cap) {
         out, cap,
         "GERYON_SEED=%llu: %s, weights %s, activations %s, kv %s, table %s, threads %u, drafts "
         "%d, requests %u, seqs %u, rows %u, chunk %u, spare pages %u, cache %d, cancels %d",
-        (unsigned long long)sc->seed, sc->checkpoint->name, sc->dtype, sc->activations,
-        sc->kv->name, sc->kernels->name, sc->n_threads, sc->drafts, sc->n_requests, sc->n_seqs,
-        sc->n_rows, sc->chunk, sc->spare_pages, sc->prefix_cache, sc->cancels);
+        (unsigned long long)sc->seed, sc->checkpoint, sc->dtype, sc->activations,
+        dtype_name(sc->kv), sc->kernels->name, sc->n_threads, sc->drafts, sc->n_requests,
+        sc->n_seqs, sc->n_rows, sc->chunk, sc->spare_pages, sc->prefix_cache, sc->cancels);
 }
 
 /* ---- requests ---------------------------------------------------------------------------------- */
@@ -329,7 +321,7 @@ static uint64_t random_clock(void *arg) {
 
 static struct model *load(const struct scenario *sc, const struct kernels *kernels,
                           uint32_t n_threads) {
-    struct model_options options = {.path = golden_path(sc->checkpoint->name),
+    struct model_options options = {.path = golden_path(sc->checkpoint),
                                     .dtype = sc->dtype,
                                     .activations = sc->activations,
                                     .n_threads = n_threads};
@@ -360,8 +352,8 @@ static void open_alone(struct run *run, const struct scenario *sc) {
     *run = (struct run){.alone = true};
     run->model = load(sc, watch_kernels(sc->kernels, PLANT_NONE, row_seen, run), 1);
     engine_config_defaults(&config);
-    config.kv_dtype = sc->kv->name;
-    config.kv_bytes = page_memory(run->model, sc->kv->dtype, ALONE_PAGES);
+    config.kv_dtype = dtype_name(sc->kv);
+    config.kv_bytes = page_memory(run->model, sc->kv, ALONE_PAGES);
     config.max_num_seqs = 1;
     config.drafts = DRAFTS_OFF;
     config.prefix_cache = false;
@@ -393,8 +385,8 @@ static void open_company(struct run *run, const struct scenario *sc, enum plant 
     rng_seed(&run->clock, sc->seed);
     run->model = load(sc, watch_kernels(sc->kernels, plant, row_seen, run), sc->n_threads);
     engine_config_defaults(&config);
-    config.kv_dtype = sc->kv->name;
-    config.kv_bytes = page_memory(run->model, sc->kv->dtype, need + sc->spare_pages);
+    config.kv_dtype = dtype_name(sc->kv);
+    config.kv_bytes = page_memory(run->model, sc->kv, need + sc->spare_pages);
     config.max_num_seqs = sc->n_seqs;
     config.max_batched_rows = sc->n_rows;
     config.prefill_chunk = sc->chunk;
@@ -597,8 +589,10 @@ static void every_text_equals_its_run_alone(void **state) {
 static void planted_bug_is_caught(void **state) {
     enum plant plant = *(enum plant *)*state;
     char why[1024];
+    if (plant == PLANT_PAGE_COPY && !enabled.choices) skip();
+    if (plant == PLANT_STATE_LOAD && !(enabled.msar && enabled.prefix_cache)) skip();
     tally = (struct tally){0};
-    for (uint64_t seed = 1; seed <= 60; seed++) {
+    for (uint64_t seed = 1; seed <= 200; seed++) {
         bool equal = run_scenario(seed, plant, why, sizeof why);
         if (equal) continue;
         printf("# planted \"%s\" caught: %s\n", plant_names[plant], why);
@@ -616,7 +610,8 @@ static int find_all_tables(void **state) {
 
 int main(void) {
     static enum plant company = PLANT_COMPANY, chunk = PLANT_CHUNK, uncut = PLANT_UNCUT,
-                      keeps = PLANT_KEEPS_REFUSED, seed = PLANT_SEED_OF_SLOT;
+                      keeps = PLANT_KEEPS_REFUSED, seed = PLANT_SEED_OF_SLOT,
+                      page_copy = PLANT_PAGE_COPY, state_load = PLANT_STATE_LOAD;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_text_equals_its_run_alone),
         {"planted_company_bug_is_caught", planted_bug_is_caught, NULL, NULL, &company},
@@ -624,6 +619,8 @@ int main(void) {
         {"planted_uncut_kv_is_caught", planted_bug_is_caught, NULL, NULL, &uncut},
         {"planted_kept_refusal_is_caught", planted_bug_is_caught, NULL, NULL, &keeps},
         {"planted_seed_of_slot_is_caught", planted_bug_is_caught, NULL, NULL, &seed},
+        {"planted_page_not_copied_is_caught", planted_bug_is_caught, NULL, NULL, &page_copy},
+        {"planted_state_of_another_is_caught", planted_bug_is_caught, NULL, NULL, &state_load},
     };
     return cmocka_run_group_tests_name("prop_invariance", tests, find_all_tables, NULL);
 }

@@ -7,8 +7,9 @@
 
 enum { SLOTS = 64, LOGIT_ROWS = 8192 };
 
-const char *const plant_names[N_PLANTS] = {"none",  "company",       "chunk",
-                                           "uncut", "keeps refused", "seed of slot"};
+const char *const plant_names[N_PLANTS] = {"none",         "company",       "chunk",
+                                           "uncut",        "keeps refused", "seed of slot",
+                                           "no page copy", "other state"};
 
 static struct {
     const struct kernels *real;
@@ -102,6 +103,19 @@ static void keep_refused(struct outcome *out) {
     watch.n_bites++;
 }
 
+static void watch_page_copy(struct device *dev, uint32_t from, uint32_t to) {
+    if (watch.plant != PLANT_PAGE_COPY) watch.real->page_copy(dev, from, to);
+    watch.n_bites += watch.plant == PLANT_PAGE_COPY;
+}
+
+static void watch_state_load(struct device *dev, uint32_t slot, uint32_t pos, uint32_t snapshot) {
+    if (watch.plant == PLANT_STATE_LOAD && dev->limits.n_snapshots > 1) {
+        snapshot = (snapshot + 1) % dev->limits.n_snapshots;
+        watch.n_bites++;
+    }
+    watch.real->state_load(dev, slot, pos, snapshot);
+}
+
 /* ---- what is seen ------------------------------------------------------------------------------ */
 
 static void hash_rows(struct device *dev) {
@@ -147,6 +161,8 @@ const struct kernels *watch_kernels(const struct kernels *real, enum plant plant
     watch.table.embed = watch_embed;
     watch.table.lm_head = watch_lm_head;
     watch.table.slot_set = watch_slot_set;
+    watch.table.page_copy = watch_page_copy;
+    watch.table.state_load = watch_state_load;
     watch.table.end = watch_end;
     return &watch.table;
 }

@@ -14,6 +14,8 @@ enum plant {
     PLANT_UNCUT,   /* after a refusal the refused token's KV stays: rows stand one late */
     PLANT_KEEPS_REFUSED, /* the refused proposal is emitted */
     PLANT_SEED_OF_SLOT,  /* draws depend on the slot a text happens to get */
+    PLANT_PAGE_COPY,     /* a page that two texts part at is not copied */
+    PLANT_STATE_LOAD,    /* what a text keeps beyond its KV is restored from another's snapshot */
     N_PLANTS
 };
 extern const char *const plant_names[N_PLANTS];
