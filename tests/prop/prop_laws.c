@@ -165,7 +165,7 @@ struct setting {
     double frequency, presence, repetition;
     bool bias; /* one token forbidden, one made likelier */
     bool seeded;
-    bool all_blocks; /* under every length of a block; the others with none, 4 and given ones */
+    bool all_blocks; /* under drafts of every kind; the others with none and blocks of 4 */
 };
 static const struct token_bias biases[2] = {{2, -100}, {0, 0.7}};
 
@@ -471,7 +471,7 @@ static const struct setting settings[] = {
 };
 
 static bool runs(const struct setting *s, int32_t drafts) {
-    if (!s->all_blocks && (drafts == 2 || drafts == BLOCK || drafts == DRAFTS_AUTO)) return false;
+    if (!s->all_blocks && drafts != DRAFTS_OFF && drafts != 4) return false;
     bool penalised = s->frequency != 0 || s->presence != 0 || s->repetition != 1;
     return (enabled.penalties || !penalised) && (enabled.bias || !s->bias);
 }
