@@ -104,6 +104,9 @@ $(B)/tests/unit/test_%: $(B)/tests/unit/test_%.o $(call obj,$(LOADER)) $(TESTLIB
 $(B)/tests/unit/test_scripted: $(B)/tests/unit/test_scripted.o $(call obj,$(SCRIPTED)) $(TESTLIB)
 	@echo "  LINK $@"
 	$(Q)$(TESTLINK)
+$(B)/tests/prop/prop_invariance: $(B)/tests/prop/prop_invariance.o $(B)/tests/prop/watch.o $(call obj,$(LOADER)) $(TESTLIB)
+	@echo "  LINK $@"
+	$(Q)$(TESTLINK)
 $(B)/tests/prop/prop_%: $(B)/tests/prop/prop_%.o $(call obj,$(SCRIPTED)) $(TESTLIB)
 	@echo "  LINK $@"
 	$(Q)$(TESTLINK)
@@ -169,7 +172,7 @@ fuzz: ## build/fuzz/fuzz_PARSER for each parser of outside bytes (clang); FUZZ_S
 check: ## test with -Werror, lint, format, the suite under ASan+UBSan and TSan, 30 s of fuzzing a parser
 	@tests/tools/deps.sh check
 	@$(SUBMAKE) lint format-check
-	@$(SUBMAKE) WERROR=1 test
+	@GERYON_SCENARIOS=2000 $(SUBMAKE) WERROR=1 test
 	@$(SUBMAKE) WERROR=1 asan
 	@$(SUBMAKE) WERROR=1 tsan
 	@$(SUBMAKE) fuzz FUZZ_SECONDS=30
