@@ -29,9 +29,9 @@ enum { CHUNK_ELEMENTS = 1 << 20, NAME_CAP = 192, BLOCK = 32 };
 /* One tensor of the model as it will be. */
 struct output {
     char *name;
-    int64_t source;           /* index into the checkpoint; -1: every element is `fill` */
-    enum dtype stored, form;  /* in the checkpoint; in the new one */
-    uint64_t rows, cols;      /* a vector is one row */
+    int64_t source;          /* index into the checkpoint; -1: every element is `fill` */
+    enum dtype stored, form; /* in the checkpoint; in the new one */
+    uint64_t rows, cols;     /* a vector is one row */
     uint32_t n_dims;
     float fill;
     size_t entry; /* first of its entries */
@@ -91,9 +91,10 @@ static int matrix_form(const struct job *j, const struct checkpoint_tensor *t, e
     /* Finer than asked for, and exact. */
     if (stored == DTYPE_Q4_0 && form == DTYPE_Q4_1) form = DTYPE_Q4_0;
     if (!has_form(form))
-        return err_set(err, ERR_INVALID,
-                       "weights: %s: type %s has no form in safetensors; --dtype names one that has",
-                       t->name, t->type);
+        return err_set(
+            err, ERR_INVALID,
+            "weights: %s: type %s has no form in safetensors; --dtype names one that has", t->name,
+            t->type);
     *out = form;
     return OK;
 }
@@ -169,7 +170,8 @@ static int list_outputs(struct job *j, const struct weight_plan *plan, struct er
     if (!matrix) return err_set(err, ERR_NOMEM, "no memory for the list of tensors");
     int rc = OK;
     for (size_t i = 0; i < plan->n_items; i++)
-        if (plan->items[i].which < WEIGHT_COUNT) matrix[plan->items[i].tensor] = plan->items[i].matrix;
+        if (plan->items[i].which < WEIGHT_COUNT)
+            matrix[plan->items[i].tensor] = plan->items[i].matrix;
     for (size_t i = 0; !rc && i < n; i++)
         if (!weights_inert(&j->config, checkpoint_tensor(j->ck, i)->name))
             rc = add_stored(j, i, matrix[i], err);
@@ -194,8 +196,8 @@ static int list_outputs(struct job *j, const struct weight_plan *plan, struct er
 
 /* ---- entries ----------------------------------------------------------------------------------- */
 
-static struct safetensors_entry *add_entry(struct job *j, const struct output *o, const char *suffix,
-                                           const char *dtype, uint64_t cols) {
+static struct safetensors_entry *add_entry(struct job *j, const struct output *o,
+                                           const char *suffix, const char *dtype, uint64_t cols) {
     char *name = j->entry_names + j->n_entries * NAME_CAP;
     snprintf(name, NAME_CAP, "%s%s", o->name, suffix);
     struct safetensors_entry *e = &j->entries[j->n_entries++];
@@ -297,7 +299,8 @@ static int put(struct job *j, const struct output *o, size_t which, uint64_t at,
 
 static int check_scale(const struct output *o, const uint8_t *f16, struct err *err) {
     if ((f16[1] & 0x7c) != 0x7c) return OK;
-    return err_set(err, ERR_INVALID, "weights: %s: a block has a scale that is not finite", o->name);
+    return err_set(err, ERR_INVALID, "weights: %s: a block has a scale that is not finite",
+                   o->name);
 }
 
 /* Q8_0 blocks (scale, 32 values) to values and scales. */
@@ -383,7 +386,7 @@ static int parse_dtype(const char *name, int *out, struct err *err) {
     *out = -1;
     if (!name || strcmp(name, "auto") == 0) return OK;
     *out = dtype_parse(name);
-    if (*out >= 0 && has_form((enum dtype)*out)) return OK;
+    if (*out >= 0 && has_form((enum dtype) * out)) return OK;
     return err_set(err, ERR_INVALID,
                    "dtype: \"%.60s\", allowed are auto, f32, bf16, f16, q8_0, q4_0, q4_1", name);
 }
@@ -401,15 +404,16 @@ static int choose_mask(struct job *j, struct err *err) {
     if (given >= (int64_t)rows)
         return err_set(err, ERR_INVALID, "mask token: %d, this model has %u rows (0 to %u)", given,
                        rows, rows - 1);
-    j->mask_token = given >= 0               ? given
-                    : ids[0] >= 0            ? ids[0]
-                    : n < rows               ? (int32_t)n
-                    : ids[1] >= 0            ? ids[1]
-                    : j->config.n_eos > 0    ? j->config.eos_ids[0]
-                                             : -1;
+    j->mask_token = given >= 0            ? given
+                    : ids[0] >= 0         ? ids[0]
+                    : n < rows            ? (int32_t)n
+                    : ids[1] >= 0         ? ids[1]
+                    : j->config.n_eos > 0 ? j->config.eos_ids[0]
+                                          : -1;
     if (j->mask_token >= 0) return OK;
-    return err_set(err, ERR_INVALID,
-                   "mask token: this model has no row to spare, no padding and no end token: give one");
+    return err_set(
+        err, ERR_INVALID,
+        "mask token: this model has no row to spare, no padding and no end token: give one");
 }
 
 static int check_additions(struct job *j, struct err *err) {
@@ -503,8 +507,8 @@ int model_convert(const struct convert_options *options, struct convert_report *
     if (!rc) rc = out_dir_create(options->out, &dir, err);
     if (!rc) rc = write_all(&j, dir, err);
     if (!rc)
-        *report = (struct convert_report){
-            j.n_entries, safetensors_writer_n_files(j.writer), j.total, j.mask_token};
+        *report = (struct convert_report){j.n_entries, safetensors_writer_n_files(j.writer),
+                                          j.total, j.mask_token};
     job_fini(&j);
     out_dir_destroy(dir);
     return rc;

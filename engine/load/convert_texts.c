@@ -38,10 +38,14 @@ int convert_texts_write(const struct convert_texts *texts, struct out_dir *dir, 
 
 /* What Hugging Face libraries keep beside the weights. */
 static int copy_files(const struct checkpoint *ck, struct convert_texts *out, struct err *err) {
-    static const char *const names[] = {
-        "tokenizer.json",         "tokenizer_config.json",   "chat_template.jinja",
-        "generation_config.json", "special_tokens_map.json", "added_tokens.json",
-        "vocab.json",             "merges.txt"};
+    static const char *const names[] = {"tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "chat_template.jinja",
+                                        "generation_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt"};
     _Static_assert(ARRAY_LEN(names) <= CONVERT_TEXTS_MAX, "room for every file");
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         char *path = loader_join(ck->dir, names[i]), *data = NULL;
@@ -205,11 +209,13 @@ static json_t *make_config(const struct config *c, const struct rope *rope,
         "max_position_embeddings", (int)s->max_position, "hidden_act", "silu", "rms_norm_eps",
         short_decimal(s->rms_eps), "tie_word_embeddings", s->tied_head, "rope_theta", rope->theta);
     bool good = root != NULL;
-    if (c->backbone != BACKBONE_QWEN2) good = good && put(root, "attention_bias", json_boolean(c->o_bias));
-    if (c->backbone == BACKBONE_LLAMA) good = good && put(root, "mlp_bias", json_boolean(c->mlp_bias));
+    if (c->backbone != BACKBONE_QWEN2)
+        good = good && put(root, "attention_bias", json_boolean(c->o_bias));
+    if (c->backbone == BACKBONE_LLAMA)
+        good = good && put(root, "mlp_bias", json_boolean(c->mlp_bias));
     good = good && put(root, "rope_scaling", make_scaling(rope)) &&
-           put(root, "bos_token_id", make_bos(tokenizer)) && put(root, "eos_token_id", make_eos(c)) &&
-           put_extensions(root, c);
+           put(root, "bos_token_id", make_bos(tokenizer)) &&
+           put(root, "eos_token_id", make_eos(c)) && put_extensions(root, c);
     if (good) return root;
     json_decref(root);
     return NULL;
@@ -263,15 +269,16 @@ static int check_config(const struct convert_texts *texts, const struct config *
         {"max_position_embeddings", a->max_position, s->max_position},
         {"rms_norm_eps", a->rms_eps == s->rms_eps, true},
         {"tie_word_embeddings", a->tied_head, s->tied_head},
-        {"attention_bias", 2 * again.qkv_bias + again.o_bias, 2 * config->qkv_bias + config->o_bias},
+        {"attention_bias", 2 * again.qkv_bias + again.o_bias,
+         2 * config->qkv_bias + config->o_bias},
         {"mlp_bias", again.mlp_bias, config->mlp_bias},
         {"orthros.window", a->orthros ? a->window : 0, window},
         {"orthrus.block_size", a->block_size, block < DRAFT_MAX ? block : DRAFT_MAX},
         {"orthrus.mask_token_id", a->mask_token,
          changes->block ? changes->mask_token : s->mask_token},
         {"msar.branches_per_block", again.msar_branches, config->msar_branches},
-        {"msar.kernels", memcmp(again.msar_kernels, config->msar_kernels, sizeof again.msar_kernels),
-         0},
+        {"msar.kernels",
+         memcmp(again.msar_kernels, config->msar_kernels, sizeof again.msar_kernels), 0},
     };
     for (size_t i = 0; !rc && i < ARRAY_LEN(numbers); i++)
         if (numbers[i].found != numbers[i].wanted)
@@ -301,8 +308,8 @@ static int tokenizer_texts(const struct checkpoint *ck, uint32_t max_length,
 
 static int generation_text(const struct config *c, const struct tokenizer *tokenizer,
                            struct convert_texts *out, struct err *err) {
-    json_t *root = json_pack("{s:o, s:o}", "bos_token_id", make_bos(tokenizer), "eos_token_id",
-                             make_eos(c));
+    json_t *root =
+        json_pack("{s:o, s:o}", "bos_token_id", make_bos(tokenizer), "eos_token_id", make_eos(c));
     char *text = NULL;
     size_t len = 0;
     int rc = dump(root, "generation_config.json", &text, &len, err);

@@ -23,8 +23,8 @@ static bool close_to(double a, double b) {
 struct ramp {
     double theta, s;
     uint32_t head_dim;
-    uint32_t n;                       /* pairs on the ramp */
-    double x[2], g[2];                /* 1 / W and g of the first and the last of them */
+    uint32_t n;                        /* pairs on the ramp */
+    double x[2], g[2];                 /* 1 / W and g of the first and the last of them */
     double longest_kept, shortest_cut; /* wavelengths; 0: none */
 };
 

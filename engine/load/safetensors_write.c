@@ -11,7 +11,10 @@
 #include "engine/load/loader.h"
 #include "engine/load/safetensors.h"
 
-enum { FILES_MAX = 1000, FILE_NAME_CAP = 64 }; /* as many as a checkpoint may have when it is read */
+enum {
+    FILES_MAX = 1000,
+    FILE_NAME_CAP = 64
+}; /* as many as a checkpoint may have when it is read */
 
 struct place {
     uint32_t file;
@@ -76,7 +79,8 @@ static int assign_files(struct safetensors_writer *w, uint64_t shard_bytes, stru
 
 /* Call each(w, i, arg) for the entries of a file in the order of their data. */
 static int in_data_order(struct safetensors_writer *w, uint32_t file,
-                         int (*each)(struct safetensors_writer *w, size_t i, void *arg), void *arg) {
+                         int (*each)(struct safetensors_writer *w, size_t i, void *arg),
+                         void *arg) {
     for (uint32_t width = 4; width > 0; width /= 2)
         for (size_t i = 0; i < w->n_entries; i++) {
             if (w->places[i].file != file || element_bytes(&w->entries[i]) != width) continue;
@@ -249,8 +253,8 @@ static int write_index(struct safetensors_writer *w, struct err *err) {
         bad |= set_member(map, w->entries[i].name, json_string(name));
         total += w->places[i].bytes;
     }
-    json_t *root =
-        json_pack("{s: {s: I}, s: o}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
+    json_t *root = json_pack("{s: {s: I}, s: o}", "metadata", "total_size", (json_int_t)total,
+                             "weight_map", map);
     char *text = root && !bad ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
     int rc = text ? out_dir_write(w->dir, "model.safetensors.index.json", text, strlen(text), err)

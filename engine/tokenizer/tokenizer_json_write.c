@@ -59,9 +59,9 @@ static int make_added(const struct gguf_vocab *g, json_t *added, struct err *err
     for (uint32_t id = 0; id < g->n_tokens; id++) {
         bool control = is_kind(g, id, GGUF_CONTROL);
         if (!control && !is_kind(g, id, GGUF_USER_DEFINED)) continue;
-        json_t *token =
-            json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", (int)id, "content", g->tokens[id],
-                      "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", control);
+        json_t *token = json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", (int)id, "content",
+                                  g->tokens[id], "single_word", 0, "lstrip", 0, "rstrip", 0,
+                                  "normalized", 0, "special", control);
         if (json_array_append_new(added, token))
             return err_set(err, ERR_NOMEM, "no memory for the added tokens");
     }
@@ -76,9 +76,9 @@ static json_t *make_byte_level(void) {
 static json_t *make_pre_tokenizer(const struct gguf_pre *pre) {
     json_t *list = json_array();
     for (size_t i = 0; i < ARRAY_LEN(pre->regex) && pre->regex[i]; i++)
-        json_array_append_new(list, json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern",
-                                              "Regex", pre->regex[i], "behavior", "Isolated",
-                                              "invert", 0));
+        json_array_append_new(list, json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split",
+                                              "pattern", "Regex", pre->regex[i], "behavior",
+                                              "Isolated", "invert", 0));
     json_array_append_new(list, make_byte_level());
     return json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", list);
 }
@@ -98,8 +98,8 @@ static json_t *make_post_processor(const struct gguf_vocab *g, const struct toke
     json_array_append_new(single, json_pack("{s:{s:s, s:i}}", "Sequence", "id", "A", "type_id", 0));
     if (t->n_suffix) add_special(g, t->suffix[0], single, specials);
     /* A pair of texts is never encoded here; the file wants an entry for it all the same. */
-    json_t *pair = json_pack("[{s:{s:s, s:i}}, {s:{s:s, s:i}}]", "Sequence", "id", "A", "type_id", 0,
-                             "Sequence", "id", "B", "type_id", 1);
+    json_t *pair = json_pack("[{s:{s:s, s:i}}, {s:{s:s, s:i}}]", "Sequence", "id", "A", "type_id",
+                             0, "Sequence", "id", "B", "type_id", 1);
     return json_pack("{s:s, s:o, s:o, s:o}", "type", "TemplateProcessing", "single", single, "pair",
                      pair, "special_tokens", specials);
 }
@@ -111,14 +111,14 @@ static int make_json(const struct gguf_vocab *g, const struct gguf_pre *pre,
     if (!rc) rc = make_merges(g, merges, err);
     if (!rc) rc = make_added(g, added, err);
     json_t *normalizer = pre->nfc ? json_pack("{s:s}", "type", "NFC") : json_null();
-    json_t *model = json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE",
-                              "dropout", "unk_token", "continuing_subword_prefix",
-                              "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
-                              "ignore_merges", pre->ignore_merges, "vocab", vocab, "merges", merges);
-    json_t *root = json_pack("{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:o}", "version", "1.0",
-                             "truncation", "padding", "added_tokens", added, "normalizer",
-                             normalizer, "pre_tokenizer", make_pre_tokenizer(pre), "post_processor",
-                             make_post_processor(g, t), "decoder", make_byte_level(), "model", model);
+    json_t *model = json_pack(
+        "{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout", "unk_token",
+        "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
+        "ignore_merges", pre->ignore_merges, "vocab", vocab, "merges", merges);
+    json_t *root = json_pack(
+        "{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:o}", "version", "1.0", "truncation", "padding",
+        "added_tokens", added, "normalizer", normalizer, "pre_tokenizer", make_pre_tokenizer(pre),
+        "post_processor", make_post_processor(g, t), "decoder", make_byte_level(), "model", model);
     if (!rc && !root) rc = err_set(err, ERR_NOMEM, "no memory for tokenizer.json");
     if (rc) {
         json_decref(root);
@@ -144,10 +144,9 @@ static int put_named(const struct gguf_vocab *g, const char *name, const char *k
 
 static int make_config(const struct gguf_vocab *g, uint32_t max_length, json_t **out,
                        struct err *err) {
-    json_t *config =
-        json_pack("{s:s, s:I, s:b, s:b}", "tokenizer_class", "PreTrainedTokenizerFast",
-                  "model_max_length", (json_int_t)max_length, "add_prefix_space", 0,
-                  "clean_up_tokenization_spaces", 0);
+    json_t *config = json_pack("{s:s, s:I, s:b, s:b}", "tokenizer_class", "PreTrainedTokenizerFast",
+                               "model_max_length", (json_int_t)max_length, "add_prefix_space", 0,
+                               "clean_up_tokenization_spaces", 0);
     int rc = config ? OK : ERR_NOMEM;
     if (!rc) rc = put_named(g, "bos_token", "bos", g->bos_id, config, err);
     if (!rc) rc = put_named(g, "eos_token", "eos", g->eos_id, config, err);
@@ -178,9 +177,10 @@ static bool same_ends(const struct tokenizer *a, const struct tokenizer *b) {
 
 /* Words, digits, blanks, marks, other scripts: one text through both. */
 static bool same_ids(const struct tokenizer *a, const struct tokenizer *b) {
-    static const char text[] = "Hello, world! It's 12345.67 don't WE'LL\n\n  tabs\t\tand\r\n blanks   "
-                               "caf\xC3\xA9 e\xCC\x81 \xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E "
-                               "\xD0\x9C\xD0\xB8\xD1\x80 \xF0\x9F\x98\x80 f(x)=[x*2];//end...  ";
+    static const char text[] =
+        "Hello, world! It's 12345.67 don't WE'LL\n\n  tabs\t\tand\r\n blanks   "
+        "caf\xC3\xA9 e\xCC\x81 \xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E "
+        "\xD0\x9C\xD0\xB8\xD1\x80 \xF0\x9F\x98\x80 f(x)=[x*2];//end...  ";
     struct text_run run = {text, sizeof text - 1, true};
     struct tokens x = {0}, y = {0};
     /* A vocabulary that lacks letters may refuse the text: then both must. */
