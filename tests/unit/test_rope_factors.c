@@ -35,17 +35,17 @@ static void every_rule_comes_back(void **state) {
         uint32_t head_dim;
         bool as_it_was;
     } cases[] = {
-        {500000, 8, 1, 4, 8192, 128, true},   /* Llama 3.1 */
-        {500000, 32, 1, 4, 8192, 64, true},   /* Llama 3.2 */
-        {500000, 8, 1, 4, 64, 16, true},      /* one pair on the ramp */
+        {500000, 8, 1, 4, 8192, 128, true}, /* Llama 3.1 */
+        {500000, 32, 1, 4, 8192, 64, true}, /* Llama 3.2 */
+        {500000, 8, 1, 4, 64, 16, true},    /* one pair on the ramp */
         {10000, 4, 1, 4, 512, 128, true},     {10000, 16, 1, 2, 2048, 128, true},
         {500000, 8, 2, 8, 16384, 128, false}, /* the ratios of Llama 3.1 */
         {1e6, 40, 1, 3.5, 1000, 96, true},    {500000, 8, 1, 4, 8192, 4, false}, /* no pair on it */
-        {500000, 8, 1, 4, 2, 16, false},      /* all are cut */
+        {500000, 8, 1, 4, 2, 16, false},                                         /* all are cut */
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        struct rope was = llama3(cases[i].theta, cases[i].s, cases[i].lo, cases[i].hi,
-                                 cases[i].original);
+        struct rope was =
+            llama3(cases[i].theta, cases[i].s, cases[i].lo, cases[i].hi, cases[i].original);
         float factors[HALF_MAX], again[HALF_MAX];
         factors_of(&was, cases[i].head_dim, factors);
         struct rope rope;
