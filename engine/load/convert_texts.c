@@ -66,8 +66,20 @@ static bool put(json_t *object, const char *key, json_t *value) {
     return json_object_set_new(object, key, value) == 0;
 }
 
-static int dump(json_t *root, const char *name, char **out, size_t *len, struct err *err) {
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+/* Numbers in 15 digits where all of them come back as they were (1e-6 and not 9.9999999999999995e-7). */
+static char *dump_short(const json_t *root) {
+    char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_t *again = text ? json_loads(text, 0, NULL) : NULL;
+    if (!again || !json_equal(root, again)) {
+        free(text);
+        text = json_dumps(root, JSON_INDENT(2));
+    }
+    json_decref(again);
+    return text;
+}
+
+static int dump(const json_t *root, const char *name, char **out, size_t *len, struct err *err) {
+    char *text = root ? dump_short(root) : NULL;
     if (!text) return err_set(err, ERR_NOMEM, "%s: no memory", name);
     *out = text;
     *len = strlen(text);

@@ -104,6 +104,16 @@ def test_converted_now_or_at_load(convert, name, dtype):
                                                                "--activations", "int8")
 
 
+@pytest.mark.parametrize("name", ["qwen2-single-standard-none", "llama-orthros-standard-none",
+                                  "qwen3-single-standard-orthrus"])
+@pytest.mark.parametrize("dtype", ["auto", "f32", "bf16", "f16", "q8_0", "q4_0"])
+def test_dtype_at_load_does_not_ask_for_the_file_format(convert, gguf, name, dtype):
+    """One model as two formats of its own numbers, and as packed ones in both."""
+    assert logits(gguf(name, "f32"), name, "--dtype", dtype) == logits(GOLDEN / name, name, "--dtype", dtype)
+    packed = gguf(name, "q8_0")
+    assert logits(convert(packed), name, "--dtype", dtype) == logits(packed, name, "--dtype", dtype)
+
+
 @MODELS
 def test_q4_0_keeps_its_numbers(convert, gguf, name):
     """d (q - 8) as d q + m: the same weights, so widened they give the same bits."""

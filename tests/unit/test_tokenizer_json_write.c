@@ -93,9 +93,10 @@ static void same_text(const struct tokenizer *a, const struct tokenizer *b, cons
     struct tokens x = {0}, y = {0};
     struct err err = {0};
     struct text_run run = {text, len, trusted};
-    if (tokenizer_encode(a, &run, 1, true, &x, &err) || tokenizer_encode(b, &run, 1, true, &y, &err))
+    if (tokenizer_encode(a, &run, 1, true, &x, &err) ||
+        tokenizer_encode(b, &run, 1, true, &y, &err))
         fail_msg("%s", err.msg);
-    if (x.n != y.n || memcmp(x.ids, y.ids, x.n * sizeof *x.ids) != 0)
+    if (x.n != y.n || (x.n && memcmp(x.ids, y.ids, x.n * sizeof *x.ids) != 0))
         fail_msg("other ids for \"%.*s\"", (int)len, text);
     tokens_free(&x);
     tokens_free(&y);
@@ -103,10 +104,29 @@ static void same_text(const struct tokenizer *a, const struct tokenizer *b, cons
 
 /* Texts of the words that the vocabulary and the splits care about. */
 static void random_texts(const struct tokenizer *a, const struct tokenizer *b, uint64_t seed) {
-    static const char *const words[] = {
-        "he",  " he", "12345", " ",       "   ",   "\n",       "\t",        "don't", "WE'LL",
-        "#",   "version", "#version", "think!", "<|end|>", "<|begin|>", "caf\xC3\xA9", "e\xCC\x81",
-        "\xC2\xBD", "\xE6\x97\xA5\xE6\x9C\xAC", "\xF0\x9F\x98\x80", "...", "\r\n", "[PAD259]"};
+    static const char *const words[] = {"he",
+                                        " he",
+                                        "12345",
+                                        " ",
+                                        "   ",
+                                        "\n",
+                                        "\t",
+                                        "don't",
+                                        "WE'LL",
+                                        "#",
+                                        "version",
+                                        "#version",
+                                        "think!",
+                                        "<|end|>",
+                                        "<|begin|>",
+                                        "caf\xC3\xA9",
+                                        "e\xCC\x81",
+                                        "\xC2\xBD",
+                                        "\xE6\x97\xA5\xE6\x9C\xAC",
+                                        "\xF0\x9F\x98\x80",
+                                        "...",
+                                        "\r\n",
+                                        "[PAD259]"};
     struct rng rng;
     rng_seed(&rng, seed);
     for (int i = 0; i < 300; i++) {
