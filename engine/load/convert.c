@@ -391,29 +391,29 @@ static int parse_dtype(const char *name, int *out, struct err *err) {
                    "dtype: \"%.60s\", allowed are auto, f32, bf16, f16, q8_0, q4_0, q4_1", name);
 }
 
+/* The id of a token that the tokenizer names, or -1. */
+static int32_t named_id(const struct job *j, const char *name) {
+    const char *text = tokenizer_named_special(j->tokenizer, name);
+    return text ? tokenizer_find(j->tokenizer, text, strlen(text)) : -1;
+}
+
 /* Draft rows hold this token where they know none. A row of the embedding that no text uses serves
  * best (published checkpoints take the first beyond the tokenizer's), else what pads or ends. */
 static int choose_mask(struct job *j, struct err *err) {
     uint32_t n = tokenizer_n_tokens(j->tokenizer), rows = j->config.shape.vocab_size;
-    const char *named[] = {tokenizer_named_special(j->tokenizer, "mask_token"),
-                           tokenizer_named_special(j->tokenizer, "pad_token")};
-    int32_t ids[2];
-    for (size_t i = 0; i < 2; i++)
-        ids[i] = named[i] ? tokenizer_find(j->tokenizer, named[i], strlen(named[i])) : -1;
     int32_t given = j->options->mask_token;
     if (given >= (int64_t)rows)
         return err_set(err, ERR_INVALID, "mask token: %d, this model has %u rows (0 to %u)", given,
                        rows, rows - 1);
-    j->mask_token = given >= 0            ? given
-                    : ids[0] >= 0         ? ids[0]
-                    : n < rows            ? (int32_t)n
-                    : ids[1] >= 0         ? ids[1]
-                    : j->config.n_eos > 0 ? j->config.eos_ids[0]
-                                          : -1;
+    const int32_t choices[] = {given, named_id(j, "mask_token"), n < rows ? (int32_t)n : -1,
+                               named_id(j, "pad_token"),
+                               j->config.n_eos > 0 ? j->config.eos_ids[0] : -1};
+    for (size_t i = 0; j->mask_token < 0 && i < ARRAY_LEN(choices); i++)
+        j->mask_token = choices[i];
     if (j->mask_token >= 0) return OK;
-    return err_set(
-        err, ERR_INVALID,
-        "mask token: this model has no row to spare, no padding and no end token: give one");
+    return err_set(err, ERR_INVALID,
+                   "mask token: this model has no row to spare, no padding and no end token: give "
+                   "one");
 }
 
 static int check_additions(struct job *j, struct err *err) {
