@@ -15,7 +15,7 @@ import pytest
 from geryon import BIN, FAULTS, GOLDEN, ROOT, SLOW, golden, goldens, run_cli
 
 MODELS = pytest.mark.parametrize("name", goldens())
-EVERY = goldens() + goldens(msar=True)
+EVERY = sorted(folder.parent.name for folder in GOLDEN.glob("*/golden.json"))
 PLAIN = "qwen3-single-standard-none"
 SINGLE = [name for name in goldens() if "-orthros-" not in name]
 TEXTS = json.loads((GOLDEN / "smollm2-texts.json").read_text())
@@ -134,7 +134,7 @@ def test_a_gguf_becomes_a_directory(convert, gguf, name, kind):
     out = convert(source)
     if "llama3" not in name:
         assert logits(out, name) == logits(source, name)
-    if kind in ("f32", "bf16"):
+    if kind == "f32" or (kind == "bf16" and "-msar-" not in name):  # what MSAR reads is never rounded at load
         assert logits(out, name) == logits(GOLDEN / name, name, "--dtype", kind)
     config, was = (json.loads((path / "config.json").read_text()) for path in (out, GOLDEN / name))
     for key in ("vocab_size", "hidden_size", "num_key_value_heads", "rms_norm_eps", "max_position_embeddings",
