@@ -94,6 +94,33 @@ int model_peaks(const struct model *model, uint32_t n_threads, double *bytes_per
  * would be refused and why. Reads headers only, loads no weights. */
 int model_inspect(const struct model_options *options, FILE *out, struct err *err);
 
+/* ---- checkpoints rewritten ---------------------------------------------------------------------- */
+
+struct convert_options {
+    const char *in;       /* checkpoint directory, .safetensors or .gguf file */
+    const char *out;      /* directory to make; one that exists must be empty */
+    const char *dtype;    /* of matrices: "auto", "f32", "bf16", "f16", "q8_0", "q4_0", "q4_1" */
+    uint32_t window;      /* > 0: give a plain model Orthros streams (identity affines) */
+    uint32_t block;       /* > 0: give a model a draft view with blocks of so many rows (copies) */
+    int32_t mask_token;   /* of that view; -1: chosen */
+    uint64_t shard_bytes; /* weights beyond this go to another file; 0: 4 GiB */
+    /* Called after every few MiB; false: stop. May be NULL. */
+    bool (*progress)(void *arg, uint64_t done, uint64_t total);
+    void *progress_arg;
+};
+
+struct convert_report {
+    size_t n_tensors;   /* as written: a quantised matrix counts its scales */
+    uint32_t n_files;   /* of weights */
+    uint64_t bytes;     /* of their data */
+    int32_t mask_token; /* of a new draft view, else -1 */
+};
+
+/* Rewrite a checkpoint as a directory of safetensors with everything that belongs to it: all of it or,
+ * on failure, nothing. Memory stays near a few rows, however large a tensor is. */
+int model_convert(const struct convert_options *options, struct convert_report *report,
+                  struct err *err);
+
 /* ---- tokens ------------------------------------------------------------------------------------ */
 
 struct tokens {

@@ -13,6 +13,7 @@ int cmd_tokenize(const struct options *options);
 int cmd_inspect(const struct options *options);
 int cmd_health(const struct options *options);
 int cmd_bench(const struct options *options);
+int cmd_convert(const struct options *options);
 
 /* What the flags mean to the engine. */
 struct model_options cmd_model_options(const struct options *options);

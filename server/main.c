@@ -31,6 +31,8 @@ static int run(const struct options *options, struct err *err) {
         return cmd_inspect(options);
     case COMMAND_BENCH:
         return cmd_bench(options);
+    case COMMAND_CONVERT:
+        return cmd_convert(options);
     case COMMAND_HEALTH:
         return cmd_health(options);
     case COMMAND_VERSION:

@@ -27,6 +27,7 @@ static const struct {
     {"tokenize", COMMAND_TOKENIZE, "stdin to a JSON array of token ids, or back"},
     {"inspect", COMMAND_INSPECT, "describe a checkpoint without loading its weights"},
     {"bench", COMMAND_BENCH, "measure prefill and decode speed without a server"},
+    {"convert", COMMAND_CONVERT, "rewrite a checkpoint as a directory of safetensors"},
     {"health", COMMAND_HEALTH, "ask a running server whether it is healthy (exit 0 or 1)"},
     {"version", COMMAND_VERSION, "print the version"},
     {"help", COMMAND_HELP, "help COMMAND: flags, defaults, ranges"},
@@ -271,13 +272,34 @@ static int parse_command(struct options *options, const char *word, struct err *
     return err_set(err, ERR_INVALID, "unknown command \"%.60s\"; `geryon help` lists them", word);
 }
 
+/* What the command's n-th word is called that is no flag, or NULL. */
+static const char *argument_name(enum command command, size_t n) {
+    static const char *const convert[OPTION_ARGUMENTS_MAX] = {"IN", "OUT"};
+    return command == COMMAND_CONVERT && n < OPTION_ARGUMENTS_MAX ? convert[n] : NULL;
+}
+
+static int check_arguments(const struct options *options, struct err *err) {
+    for (size_t i = 0; i < OPTION_ARGUMENTS_MAX; i++) {
+        const char *name = argument_name(options->command, i);
+        if (name && !options->arguments[i])
+            return err_set(err, ERR_INVALID, "%s is missing; `geryon help %s` shows the usage",
+                           name, command_name(options->command));
+    }
+    return OK;
+}
+
 /* The words after the command. given[i]: row i of the table was set. */
 static int parse_words(struct options *options, int argc, char **argv, bool *given,
                        struct err *err) {
+    size_t n_arguments = 0;
     for (int i = 0; i < argc; i++) {
         const char *word = argv[i];
         if (options->command == COMMAND_HELP && word[0] != '-' && !options->help_topic) {
             options->help_topic = word;
+            continue;
+        }
+        if (word[0] != '-' && *word && argument_name(options->command, n_arguments)) {
+            options->arguments[n_arguments++] = word;
             continue;
         }
         if (word[0] != '-') return err_set(err, ERR_INVALID, "unexpected argument \"%.60s\"", word);
@@ -374,6 +396,7 @@ int options_parse(struct options *options, int argc, char **argv, options_getenv
 
     bool given[OPTION_ROWS_MAX] = {false};
     int rc = parse_words(options, argc - skip, argv + skip, given, err);
+    if (!rc) rc = check_arguments(options, err);
     if (!rc) rc = read_environment(options, env, given, err);
     if (!rc) rc = options_read_config(options, given, err);
     if (rc) return rc;
@@ -438,9 +461,11 @@ int options_help(FILE *out, const char *command, struct err *err) {
     struct options parsed = {0};
     int rc = parse_command(&parsed, command, err);
     if (rc) return rc;
+    fprintf(out, "geryon %s", command);
+    for (size_t i = 0; argument_name(parsed.command, i); i++)
+        fprintf(out, " %s", argument_name(parsed.command, i));
     for (size_t i = 0; i < ARRAY_LEN(COMMANDS); i++)
-        if (COMMANDS[i].command == parsed.command)
-            fprintf(out, "geryon %s: %s\n\n", command, COMMANDS[i].meaning);
+        if (COMMANDS[i].command == parsed.command) fprintf(out, ": %s\n\n", COMMANDS[i].meaning);
     for (size_t i = 0; i < options_table_rows; i++)
         if (options_table[i].commands & parsed.command) help_option(out, &options_table[i]);
     return OK;

@@ -19,9 +19,10 @@ enum command {
     COMMAND_VERSION = 64,
     COMMAND_HELP = 128,
     COMMAND_BENCH = 256,
+    COMMAND_CONVERT = 512,
 };
 
-enum { OPTION_LIST_MAX = 64, OPTION_COUNTS_MAX = 16 };
+enum { OPTION_LIST_MAX = 64, OPTION_COUNTS_MAX = 16, OPTION_ARGUMENTS_MAX = 2 };
 
 /* Values of a repeatable flag. */
 struct option_list {
@@ -44,6 +45,8 @@ struct option_counts {
 struct options {
     enum command command;
     const char *help_topic; /* `geryon help TOPIC`, or NULL */
+    const char
+        *arguments[OPTION_ARGUMENTS_MAX]; /* words that are no flags, all of those it takes */
 
     /* model */
     const char *model, *backend, *dtype, *cpu_table, *activations;
@@ -85,6 +88,9 @@ struct options {
     struct option_counts prompt_tokens, batch;
     uint32_t gen_tokens, reps;
     struct option_int forced_window;
+    /* convert */
+    struct option_int orthros, orthrus, mask_token;
+    uint64_t max_shard_size;
 
     /* Copies of environment lists, and the text of --config; options_fini frees them. */
     char *owned[OPTION_LIST_MAX];

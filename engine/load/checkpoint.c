@@ -53,6 +53,22 @@ static int read_place(struct checkpoint *ck, const struct place *place, uint64_t
     return loader_pread(f->fd, dst, n, place->offset + offset, what, err);
 }
 
+/* n f16 numbers of a quantised tensor's companion (_scale, _min), each finite. */
+static int read_scales(struct checkpoint *ck, const struct entry *e, const struct place *place,
+                       const char *suffix, uint64_t first, size_t n, uint8_t *dst,
+                       struct err *err) {
+    int rc = read_place(ck, place, first * 2, n * 2, dst, e, err);
+    for (size_t i = 0; !rc && i < n; i++)
+        if ((dst[2 * i + 1] & 0x7c) == 0x7c) {
+            char name[LOADER_NAME_CAP];
+            uint64_t at = first + i, blocks = e->pub.shape[1] / 32;
+            rc = err_set(err, ERR_INVALID, "weights: %s%s: element [%llu, %llu] is not finite",
+                         loader_printable(e->pub.name, strlen(e->pub.name), name), suffix,
+                         (unsigned long long)(at / blocks), (unsigned long long)(at % blocks));
+        }
+    return rc;
+}
+
 /* n_rows rows of int8 and their scales become Q8_0 blocks: scale, then 32 values. */
 static int read_i8(struct checkpoint *ck, const struct entry *e, uint64_t row, uint64_t n_rows,
                    uint8_t *dst, struct err *err) {
@@ -60,7 +76,7 @@ static int read_i8(struct checkpoint *ck, const struct entry *e, uint64_t row, u
     uint8_t *q = malloc(n * 32), *scale = malloc(n * 2);
     int rc = q && scale ? OK : err_set(err, ERR_NOMEM, "%s: no memory", e->pub.name);
     if (!rc) rc = read_place(ck, &e->data, row * blocks * 32, n * 32, q, e, err);
-    if (!rc) rc = read_place(ck, &e->scale, row * blocks * 2, n * 2, scale, e, err);
+    if (!rc) rc = read_scales(ck, e, &e->scale, "_scale", row * blocks, n, scale, err);
     for (size_t i = 0; !rc && i < n; i++) {
         memcpy(dst + i * 34, scale + i * 2, 2);
         memcpy(dst + i * 34 + 2, q + i * 32, 32);
@@ -88,8 +104,8 @@ static int read_u4(struct checkpoint *ck, const struct entry *e, uint64_t row, u
     uint8_t *q = malloc(n * 16), *scale = malloc(n * 2), *min = malloc(n * 2);
     int rc = q && scale && min ? OK : err_set(err, ERR_NOMEM, "%s: no memory", e->pub.name);
     if (!rc) rc = read_place(ck, &e->data, row * blocks * 16, n * 16, q, e, err);
-    if (!rc) rc = read_place(ck, &e->scale, row * blocks * 2, n * 2, scale, e, err);
-    if (!rc) rc = read_place(ck, &e->min, row * blocks * 2, n * 2, min, e, err);
+    if (!rc) rc = read_scales(ck, e, &e->scale, "_scale", row * blocks, n, scale, err);
+    if (!rc) rc = read_scales(ck, e, &e->min, "_min", row * blocks, n, min, err);
     for (size_t i = 0; !rc && i < n; i++) {
         memcpy(dst + i * 20, scale + i * 2, 2);
         memcpy(dst + i * 20 + 2, min + i * 2, 2);

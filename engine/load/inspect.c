@@ -115,7 +115,12 @@ static void print_tensors(FILE *out, const struct checkpoint *ck) {
         fprintf(out, "  %-60s %-8s [", loader_printable(t->name, strlen(t->name), name), t->type);
         for (uint32_t d = 0; d < t->n_dims; d++)
             fprintf(out, "%s%llu", d ? ", " : "", (unsigned long long)t->shape[d]);
-        fputs("]\n", out);
+        /* int8 and nibbles with their scales: the shape is that of the weight */
+        bool quantised = !strcmp(t->type, "I8") || !strcmp(t->type, "U8");
+        if (quantised && t->dtype >= 0)
+            fprintf(out, "] as %s\n", dtype_name((enum dtype)t->dtype));
+        else
+            fputs("]\n", out);
     }
 }
 

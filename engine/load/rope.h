@@ -27,4 +27,8 @@ void rope_init(struct rope *rope);
 int rope_frequencies(const struct rope *rope, uint32_t head_dim, uint32_t max_position,
                      double *freq, double *scale, struct err *err);
 
+/* The llama3 rule (over rope->theta) that divides the frequencies by these head_dim / 2 factors, to
+ * float32, into *rope. Factors that are all 1 leave it as it is. ERR_INVALID when there is none. */
+int rope_from_factors(struct rope *rope, uint32_t head_dim, const float *factors, struct err *err);
+
 #endif

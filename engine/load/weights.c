@@ -263,9 +263,7 @@ static bool has_suffix(const char *name, const char *suffix) {
     return n >= m && strcmp(name + n - m, suffix) == 0;
 }
 
-/* Tables that old versions stored though they follow from the configuration, the rope factors that
- * are applied elsewhere, and the head of a model that uses its embeddings (as Hugging Face does). */
-static bool is_inert(const struct config *c, const char *name) {
+bool weights_inert(const struct config *c, const char *name) {
     if (has_suffix(name, ".rotary_emb.inv_freq")) return true;
     if (strcmp(name, "rope_freqs.weight") == 0) return true;
     return c->shape.tied_head && strcmp(name, "lm_head.weight") == 0;
@@ -274,7 +272,7 @@ static bool is_inert(const struct config *c, const char *name) {
 static int check_unused(struct planner *p) {
     for (size_t i = 0; i < checkpoint_n_tensors(p->ck); i++) {
         const struct checkpoint_tensor *t = checkpoint_tensor(p->ck, i);
-        if (p->used[i] || is_inert(p->config, t->name)) continue;
+        if (p->used[i] || weights_inert(p->config, t->name)) continue;
         char name[LOADER_NAME_CAP];
         return err_set(p->err, ERR_INVALID,
                        "weights: %s (in %.60s): a model of this configuration has no such tensor",

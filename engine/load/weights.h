@@ -32,6 +32,10 @@ void weights_plan_free(struct weight_plan *plan);
 int weights_dtype(const struct checkpoint *ck, const struct weight_item *item, int wanted,
                   enum dtype *out, struct err *err);
 
+/* Tensors without effect: tables that old versions stored though they follow from the configuration,
+ * rope factors that are applied elsewhere, a head beside tied embeddings (as in Hugging Face). */
+bool weights_inert(const struct config *config, const char *name);
+
 /* What an item takes on the device in that type. */
 uint64_t weights_bytes(const struct weight_item *item, enum dtype dtype);
 

@@ -27,6 +27,12 @@ struct gguf_vocab {
 };
 int tokenizer_from_gguf(const struct gguf_vocab *vocab, struct tokenizer **out, struct err *err);
 
+/* The same tokenizer as the texts of tokenizer.json and tokenizer_config.json, malloc'd. They are
+ * read back and held against tokenizer_from_gguf's; what they cannot say is refused by name.
+ * max_length: the model's context. */
+int tokenizer_gguf_to_json(const struct gguf_vocab *vocab, uint32_t max_length, char **json,
+                           char **config, struct err *err);
+
 /* Plain pieces, longest match over bytes; bytes that match nothing become id 0 (the scripted
  * model). special[i]: a control token. Of equal pieces the first is matched; an empty one is an id
  * without text. Copies everything. */

@@ -6,18 +6,12 @@
 
 #include "engine/tokenizer/tokenizer_internal.h"
 
-struct pre_kind {
-    const char *name;
-    const char *regex[2]; /* splits one after the other */
-    bool nfc, ignore_merges, add_bos;
-};
-
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
 #define REST         "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define LLAMA3       {CONTRACTIONS "|\\p{N}{1,3}" REST, NULL}, false, true, true
 #define DIGITS_GPT2  {"\\p{N}", TOKENIZER_GPT2_REGEX}, false, false, false
 
-static const struct pre_kind PRE_KINDS[] = {
+static const struct gguf_pre PRE_KINDS[] = {
     {"gpt-2", {TOKENIZER_GPT2_REGEX, NULL}, false, false, false},
     {"smollm", DIGITS_GPT2},
     {"starcoder", DIGITS_GPT2},
@@ -28,9 +22,7 @@ static const struct pre_kind PRE_KINDS[] = {
     {"qwen2", {CONTRACTIONS "|\\p{N}" REST, NULL}, true, false, false},
 };
 
-enum { GGUF_CONTROL = 3, GGUF_USER_DEFINED = 4, GGUF_UNUSED = 5 };
-
-static int find_pre(const struct gguf_vocab *g, const struct pre_kind **out, struct err *err) {
+int tokenizer_gguf_pre(const struct gguf_vocab *g, const struct gguf_pre **out, struct err *err) {
     if (!g->model || strcmp(g->model, "gpt2") != 0)
         return err_set(err, ERR_INVALID,
                        "tokenizer.ggml.model is \"%.64s\"; only \"gpt2\" is supported",
@@ -89,7 +81,7 @@ static int check_id(const struct tokenizer *t, const char *key, int32_t id, stru
     return OK;
 }
 
-static int add_ends(struct tokenizer *t, const struct gguf_vocab *g, const struct pre_kind *pre,
+static int add_ends(struct tokenizer *t, const struct gguf_vocab *g, const struct gguf_pre *pre,
                     struct err *err) {
     int rc = check_id(t, "bos", g->bos_id, err);
     if (rc == OK) rc = check_id(t, "eos", g->eos_id, err);
@@ -108,7 +100,7 @@ static int add_ends(struct tokenizer *t, const struct gguf_vocab *g, const struc
     return rc;
 }
 
-static int build(struct tokenizer *t, const struct gguf_vocab *g, const struct pre_kind *pre,
+static int build(struct tokenizer *t, const struct gguf_vocab *g, const struct gguf_pre *pre,
                  struct err *err) {
     if (pre->nfc)
         t->normalizer.ops[t->normalizer.n_ops++] = (struct normalizer_op){.kind = NORMALIZE_NFC};
@@ -123,8 +115,8 @@ static int build(struct tokenizer *t, const struct gguf_vocab *g, const struct p
 }
 
 int tokenizer_from_gguf(const struct gguf_vocab *g, struct tokenizer **out, struct err *err) {
-    const struct pre_kind *pre = NULL;
-    int rc = find_pre(g, &pre, err);
+    const struct gguf_pre *pre = NULL;
+    int rc = tokenizer_gguf_pre(g, &pre, err);
     if (rc) return rc;
     struct tokenizer *t = calloc(1, sizeof *t);
     if (!t) return err_set(err, ERR_NOMEM, "no memory for a tokenizer");

@@ -67,6 +67,18 @@ int tokenizer_split_at(struct tokenizer *tokenizer, const char *regex, struct er
 #define TOKENIZER_GPT2_REGEX \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
+/* What the name of a pre-tokeniser in a GGUF file stands for. */
+struct gguf_pre {
+    const char *name;
+    const char *regex[2]; /* splits one after the other; NULL: no more */
+    bool nfc, ignore_merges, add_bos;
+};
+int tokenizer_gguf_pre(const struct gguf_vocab *vocab, const struct gguf_pre **out,
+                       struct err *err);
+
+/* Kinds of tokens in a GGUF file (gguf_vocab.types) that are not like the rest. */
+enum { GGUF_CONTROL = 3, GGUF_USER_DEFINED = 4, GGUF_UNUSED = 5 };
+
 /* The last step: the bytes of every id. byte_level: texts are in the printable alphabet where all
  * their characters are; others stand for themselves. */
 int tokenizer_make_pieces(struct tokenizer *tokenizer, bool byte_level, struct err *err);

@@ -1,12 +1,29 @@
 /* libFuzzer: a whole GGUF file in memory: container, configuration, tensor names, vocabulary. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "engine/load/gguf.h"
 #include "engine/load/gguf_model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* Written as files it is the same tokenizer, or refused. */
+static void rewrite(const struct gguf_vocab *vocab) {
+    struct err err;
+    char *json, *config;
+    if (tokenizer_gguf_to_json(vocab, 2048, &json, &config, &err)) return;
+    struct tokenizer *again = NULL;
+    int rc = tokenizer_from_json(json, strlen(json), config, strlen(config), &again, &err);
+    ASSERT(rc == OK);
+    tokenizer_destroy(again);
+    free(json);
+    free(config);
+}
+
 static void tokenize(const struct gguf_vocab *vocab) {
     struct err err;
     struct tokenizer *tokenizer;
+    rewrite(vocab);
     if (tokenizer_from_gguf(vocab, &tokenizer, &err)) return;
     struct text_run run = {"Hello 12 world", 14, true};
     struct tokens tokens = {0};

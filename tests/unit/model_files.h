@@ -119,7 +119,7 @@ static inline void pad_to(struct bytes *b, size_t alignment) {
 
 /* A copy that lives as long as the test program. */
 static inline const char *keep(const char *text) {
-    static char pool[128][256];
+    static char pool[1024][256];
     static size_t used;
     assert_true(used < ARRAY_LEN(pool));
     snprintf(pool[used], sizeof pool[0], "%s", text);

@@ -277,6 +277,31 @@ static void sizes_are_powers_of_1024(void **state) {
     }
 }
 
+static void convert_takes_two_words(void **state) {
+    (void)state;
+    struct options o;
+    struct err err = {0};
+    assert_int_equal(parse(&o, "convert in --orthrus 8 out --dtype q4_1 --mask-token=0", &err), OK);
+    assert_string_equal(o.arguments[0], "in");
+    assert_string_equal(o.arguments[1], "out");
+    assert_true(o.orthrus.set && o.orthrus.value == 8 && o.mask_token.set && !o.orthros.set);
+    assert_string_equal(o.dtype, "q4_1");
+    assert_true(o.max_shard_size == 4ull << 30);
+    options_fini(&o);
+    static const char *const bad[][2] = {{"convert", "IN"},
+                                         {"convert in", "OUT"},
+                                         {"convert in out more", "more"},
+                                         {"convert in out --orthrus 1", "--orthrus"},
+                                         {"convert in out --orthros 0", "--orthros"},
+                                         {"serve in --model m", "\"in\""},
+                                         {"serve --model m --dtype q4_1", "--dtype"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(parse(&o, bad[i][0], &err), ERR_INVALID);
+        if (!strstr(err.msg, bad[i][1])) fail_msg("%s: %s", bad[i][0], err.msg);
+        options_fini(&o);
+    }
+}
+
 static void help_lists_every_flag_of_a_command(void **state) {
     (void)state;
     struct err err = {0};
@@ -311,6 +336,7 @@ int main(void) {
         cmocka_unit_test_setup(unknown_words_are_refused, reset),
         cmocka_unit_test_setup(a_list_has_a_bound, reset),
         cmocka_unit_test_setup(sizes_are_powers_of_1024, reset),
+        cmocka_unit_test_setup(convert_takes_two_words, reset),
         cmocka_unit_test_setup(help_lists_every_flag_of_a_command, reset),
     };
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);
