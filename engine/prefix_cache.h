@@ -20,7 +20,7 @@
 
 #include "engine/page_pool.h"
 
-#define PAGE_NONE UINT32_MAX
+#define PAGE_NONE     UINT32_MAX
 #define SNAPSHOT_NONE UINT32_MAX
 
 /* What an indexed page is known by. */
@@ -34,9 +34,9 @@ struct prefix_key {
 typedef uint64_t (*prefix_hash)(uint64_t seed, const struct prefix_key *key);
 
 struct prefix_cache_config {
-    uint64_t seed;      /* of the hash; nothing else depends on it */
-    prefix_hash hash;   /* NULL: the cache's own */
-    bool needs_state;   /* a hit ends at a snapshot */
+    uint64_t seed;    /* of the hash; nothing else depends on it */
+    prefix_hash hash; /* NULL: the cache's own */
+    bool needs_state; /* a hit ends at a snapshot */
     uint32_t n_snapshots;
 };
 

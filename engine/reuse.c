@@ -106,9 +106,9 @@ void reuse_commit(const struct reuse *reuse, struct sequence *seq) {
     const struct request *request = seq->request;
     for (; (seq->n_kept + 1) * PAGE_TOKENS <= seq->n_kv; seq->n_kept++) {
         uint32_t i = seq->n_kept, page = seq->pages[i];
-        uint32_t known = prefix_cache_add(reuse->cache, i ? seq->pages[i - 1] : PAGE_NONE, page,
-                                          seq->tokens + i * PAGE_TOKENS, request->salt,
-                                          request->salt_len);
+        uint32_t known =
+            prefix_cache_add(reuse->cache, i ? seq->pages[i - 1] : PAGE_NONE, page,
+                             seq->tokens + i * PAGE_TOKENS, request->salt, request->salt_len);
         if (known == page) continue;
         page_pool_retain(reuse->pool, known);
         page_pool_release(reuse->pool, page);

@@ -12,8 +12,9 @@ struct reuse {
     struct prefix_cache *cache; /* NULL: nothing is kept */
     const struct kernels *kernels;
     struct device *device;
-    bool has_state;       /* the model has state beyond its KV */
-    uint32_t state_reach; /* a slot's state can be had at positions >= (last one ever run) + 1 - this */
+    bool has_state; /* the model has state beyond its KV */
+    uint32_t
+        state_reach; /* a slot's state can be had at positions >= (last one ever run) + 1 - this */
 };
 
 /* Where a sequence can start: at position n_kv, with n_pages pages that exist already. */
