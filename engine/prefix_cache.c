@@ -66,8 +66,7 @@ static uint32_t *bucket_of(const struct prefix_cache *cache, const struct prefix
 static bool has_key(const struct entry *entry, const struct prefix_key *key) {
     return entry->parent == key->parent && entry->parent_generation == key->parent_generation &&
            memcmp(entry->tokens, key->tokens, sizeof entry->tokens) == 0 &&
-           entry->salt_len == key->salt_len &&
-           memcmp(entry->salt, key->salt, key->salt_len) == 0;
+           entry->salt_len == key->salt_len && memcmp(entry->salt, key->salt, key->salt_len) == 0;
 }
 
 /* The key of the page after `parent`. */

@@ -182,9 +182,8 @@ static enum admission admit_one(struct scheduler *s, struct sequence *seq, uint6
     /* All of a preempted text may be there again. */
     seq->state = seq->n_kv == sequence_prefill_end(seq) ? SEQ_DECODE : SEQ_PREFILL;
     ASSERT(seq->n_kv < seq->n_tokens);
-    if (seq->stats.started_us) return ADMITTED;
-    seq->stats.started_us = now_us;
-    if (!start.looked_up) return ADMITTED;
+    if (!seq->stats.started_us) seq->stats.started_us = now_us;
+    if (!start.looked_up || seq->stats.preemptions) return ADMITTED;
     seq->stats.n_cached = seq->n_kv;
     plan->n_looked_up += seq->n_prompt;
     plan->n_found += seq->n_kv;

@@ -6,7 +6,7 @@
 
 #include "kernels/kernels.h"
 
-enum { STATE_TOKENS = 11, SNAPSHOT_BYTES = 1024 };
+enum { STATE_TOKENS = 11, SNAPSHOT_BYTES = 4096 };
 
 struct state; /* opaque */
 

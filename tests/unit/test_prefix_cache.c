@@ -179,11 +179,9 @@ static void hit_ends_at_a_snapshot_where_there_is_state(void **state) {
     uint32_t first = prefix_cache_snapshot(cache, a[0]), third = prefix_cache_snapshot(cache, a[2]);
     assert_int_not_equal(first, third);
     assert_int_equal(prefix_cache_snapshot(cache, a[0]), first); /* it has one */
-    assert_int_equal(
-        prefix_cache_find(cache, tokens_of("abcd"), 4, "", 0, got, &snapshot), 3);
+    assert_int_equal(prefix_cache_find(cache, tokens_of("abcd"), 4, "", 0, got, &snapshot), 3);
     assert_int_equal(snapshot, third);
-    assert_int_equal(
-        prefix_cache_find(cache, tokens_of("abcd"), 2, "", 0, got, &snapshot), 1);
+    assert_int_equal(prefix_cache_find(cache, tokens_of("abcd"), 2, "", 0, got, &snapshot), 1);
     assert_int_equal(snapshot, first);
     /* The third one was used before the first; now touched, it survives. */
     prefix_cache_touch(cache, third);
@@ -224,7 +222,8 @@ static void misuse_asserts(void **state) {
     struct prefix_cache *cache = make_cache(pool, NULL, 0, false);
     uint32_t pages[2];
     assert_int_equal(page_pool_acquire(pool, 2, pages), OK);
-    assert_trips(prefix_cache_add(cache, pages[0], pages[1], tokens_of("a"), "", 0)); /* no parent */
+    assert_trips(
+        prefix_cache_add(cache, pages[0], pages[1], tokens_of("a"), "", 0)); /* no parent */
     assert_trips(prefix_cache_drop(cache, pages[0]));
     assert_trips(prefix_cache_snapshot(cache, pages[0]));
     assert_int_equal(prefix_cache_add(cache, PAGE_NONE, pages[0], tokens_of("a"), "", 0), pages[0]);
