@@ -5,7 +5,8 @@
 
 enum {
     LOOK_MAX = 16,     /* sequences without room that one plan looks at */
-    OVERTAKE_MAX = 16, /* after so many admissions before it, nobody passes a sequence any more */
+    OVERTAKE_MAX = 16, /* admissions while one lacks pages, until nobody passes it any more, */
+    AGED_MAX = 128,    /* and until nobody of a higher priority goes before it either */
     SPARE_MAX = 4,     /* pages a running sequence that are left free at most, see admit_one */
 };
 
@@ -18,6 +19,7 @@ struct scheduler {
 
     struct sequence **running; /* by slot */
     uint32_t n_running, n_waiting;
+    uint64_t n_admitted;
     struct sequence *first, *last; /* the waiting line */
     uint32_t rotor;                /* where decode and drafts begin their turn */
 
@@ -176,7 +178,8 @@ static enum admission admit_one(struct scheduler *s, struct sequence *seq, uint6
     s->running[slot] = seq;
     s->n_running++;
     seq->slot = slot;
-    seq->n_overtaken = 0;
+    seq->lacks_pages = false;
+    s->n_admitted++;
     s->kernels->slot_set(s->device, slot, &seq->rules);
     reuse_take(&s->reuse, seq, &start);
     /* All of a preempted text may be there again. */
@@ -190,24 +193,40 @@ static enum admission admit_one(struct scheduler *s, struct sequence *seq, uint6
     return ADMITTED;
 }
 
-/* Admit in order of the line while slots are free. Who finds no pages lets others pass, up to
- * OVERTAKE_MAX times; who waits for another choice to compute their prompt needs nothing yet. */
+/* Admissions that a sequence saw while it lacked pages. */
+static uint64_t n_overtaken(const struct scheduler *s, const struct sequence *seq) {
+    return seq->lacks_pages ? s->n_admitted - seq->lacks_since : 0;
+}
+
+/* Like admit_one; remembers since when it lacks pages. */
+static enum admission try_one(struct scheduler *s, struct sequence *seq, uint64_t now_us,
+                              struct plan *plan) {
+    enum admission got = admit_one(s, seq, now_us, plan);
+    if (got == NO_PAGES && !seq->lacks_pages) {
+        seq->lacks_pages = true;
+        seq->lacks_since = s->n_admitted;
+    }
+    return got;
+}
+
+/* Someone whom others, mostly of higher priority, kept from pages for too long, or NULL. */
+static struct sequence *aged(const struct scheduler *s) {
+    struct sequence *seq = s->first;
+    while (seq && n_overtaken(s, seq) < AGED_MAX)
+        seq = seq->next;
+    return seq;
+}
+
+/* Admit in order of the line while slots are free. Who finds no pages lets others pass, up to a
+ * bound; who waits for another choice to compute their prompt needs nothing yet. */
 static void admit(struct scheduler *s, uint64_t now_us, struct plan *plan) {
-    struct sequence *without_room[LOOK_MAX];
+    struct sequence *seq = s->n_running < s->config.n_slots ? aged(s) : NULL, *next;
+    if (seq && try_one(s, seq, now_us, plan) != ADMITTED) return;
     uint32_t n_without_room = 0;
-    for (struct sequence *seq = s->first, *next; seq && s->n_running < s->config.n_slots;
-         seq = next) {
+    for (seq = s->first; seq && s->n_running < s->config.n_slots; seq = next) {
         next = seq->next;
-        enum admission got = admit_one(s, seq, now_us, plan);
-        if (got == ADMITTED) {
-            for (uint32_t i = 0; i < n_without_room; i++)
-                without_room[i]->n_overtaken++;
-        } else if (got == NO_PAGES) {
-            without_room[n_without_room++] = seq;
-        }
-        if (n_without_room == LOOK_MAX) return;
-        for (uint32_t i = 0; i < n_without_room; i++)
-            if (without_room[i]->n_overtaken >= OVERTAKE_MAX) return;
+        if (try_one(s, seq, now_us, plan) != NO_PAGES) continue;
+        if (++n_without_room == LOOK_MAX || n_overtaken(s, seq) >= OVERTAKE_MAX) return;
     }
 }
 

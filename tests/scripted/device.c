@@ -380,6 +380,7 @@ static void walk(struct device *dev, const struct segment *s, uint32_t n) {
         bool shared = pos < slot->lo || slot->lo == slot->hi;
         ASSERT(shared || pos < slot->hi);
         ASSERT(shared || token == slot->wrote[pos]);
+        ASSERT(!s->history || pos >= s->prompt_len + s->out_pos || token == s->history[pos]);
         dev->history[pos] = token;
     }
 }
