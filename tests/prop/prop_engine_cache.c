@@ -1,4 +1,4 @@
-/* prop_cache: pages that outlive their texts, prompts that choices share, and who waits for whom: the
+/* prop_engine_cache: pages that outlive their texts, prompts that choices share, and who waits for whom: the
  * engine on the scripted model, whose device asserts that every row finds the history it must. */
 #include "tests/harness.h"
 
@@ -780,5 +780,5 @@ int main(void) {
         cmocka_unit_test(low_priority_waits_for_room_and_is_not_starved),
         cmocka_unit_test(test_s8_07_company_changes_no_text),
     };
-    return cmocka_run_group_tests_name("prop_cache", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("prop_engine_cache", tests, NULL, NULL);
 }
