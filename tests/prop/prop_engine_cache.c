@@ -1,5 +1,6 @@
-/* prop_engine_cache: pages that outlive their texts, prompts that choices share, and who waits for whom: the
- * engine on the scripted model, whose device asserts that every row finds the history it must. */
+/* prop_engine_cache: pages that outlive their texts, prompts that choices share, and who waits for
+ * whom: the engine on the scripted model, whose device asserts that every row finds the history it
+ * must. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -327,6 +328,32 @@ static void oldest_prompt_is_evicted_leaf_first(void **state) {
     r = run_request(run, 50, 2);
     r->prompt[0] = 0; /* the oldest lost its last pages */
     assert_int_equal(run_one(run, r)->stats.n_cached, 16);
+    run_close(run);
+}
+
+/* State beyond the KV takes its share of the memory, and with none of it nothing can be found. */
+static void snapshots_take_an_eighth_of_the_memory(void **state) {
+    (void)state;
+    struct run *run = run_open(&(struct setup){.n_pages = 64, .state = true});
+    const struct kernels *kernels = run->model->kernels;
+    size_t page = kernels->page_bytes(run->model->device, DTYPE_F32);
+    size_t one = kernels->snapshot_bytes(run->model->device);
+    assert_int_equal(run->engine->limits.n_snapshots, 64 * page / 8 / one);
+    assert_int_equal(run->engine->limits.n_pages, 64 - 64 / 8);
+    assert_int_equal(engine_info(run->engine)->kv_bytes, 64 * page);
+    run_close(run);
+    run = run_open(&(struct setup){.n_pages = 2, .context = 32, .state = true});
+    assert_int_equal(run->engine->limits.n_snapshots, 0);
+    assert_int_equal(run->engine->limits.n_pages, 2);
+    for (int i = 0; i < 2; i++) {
+        struct request *r = run_request(run, 20, 6);
+        struct result *got = run_one(run, r);
+        assert_greedy(run, r, got);
+        assert_int_equal(got->stats.n_cached, 0);
+    }
+    run_close(run);
+    run = run_open(&(struct setup){.n_pages = 64, .state = true, .cache_off = true});
+    assert_int_equal(run->engine->limits.n_snapshots, 0);
     run_close(run);
 }
 
@@ -766,6 +793,7 @@ int main(void) {
         cmocka_unit_test(test_s8_04_salts_are_tenants),
         cmocka_unit_test(failed_text_leaves_nothing_to_find),
         cmocka_unit_test(oldest_prompt_is_evicted_leaf_first),
+        cmocka_unit_test(snapshots_take_an_eighth_of_the_memory),
         cmocka_unit_test(test_s8_01_two_thousand_requests_lose_no_page),
         cmocka_unit_test(test_s8_03_preempted_text_finds_its_own_pages),
         cmocka_unit_test(block_at_the_end_of_the_pool_is_shortened),
