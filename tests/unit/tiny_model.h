@@ -24,6 +24,8 @@ struct tiny_options {
     bool orthros, biases, head_norms, untied;
     uint32_t window, block_size, head_dim, vocab;
     bool identity_affine, int8;
+    uint32_t positions,
+        rows; /* 0, or in place of TINY_POSITIONS (with pages for them), TINY_ROWS */
 };
 
 static inline struct tiny_options tiny_defaults(void) {
@@ -49,7 +51,7 @@ static inline struct model_shape tiny_shape(const struct tiny_options *o, const 
                                 .window = o->window,
                                 .block_size = o->block_size,
                                 .mask_token = 3,
-                                .max_position = TINY_POSITIONS,
+                                .max_position = o->positions ? o->positions : TINY_POSITIONS,
                                 .int8_activations = o->int8,
                                 .rope_freq = freq,
                                 .rope_scale = 1};
@@ -131,8 +133,9 @@ static inline struct tiny tiny_open(const struct kernels *k, const struct tiny_o
                                    .n_slots = TINY_SLOTS,
                                    .max_rows = TINY_ROWS,
                                    .max_logit_rows = TINY_LOGITS};
+    if (o->positions) limits.n_pages = o->positions / PAGE_TOKENS, limits.max_rows = o->rows;
     if (k->reserve(t.dev, &limits, &err) != OK) fail_msg("%s", err.msg);
-    memset(t.dev->kv, 0xff, TINY_PAGES * t.dev->page_bytes);
+    memset(t.dev->kv, 0xff, limits.n_pages * t.dev->page_bytes);
     struct rules greedy = {.temperature = 0, .top_p = 1};
     for (uint32_t slot = 0; slot < TINY_SLOTS; slot++)
         k->slot_set(t.dev, slot, &greedy);
