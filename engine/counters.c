@@ -76,6 +76,7 @@ void counters_read(const struct counters *c, struct engine_gauges *out) {
     out->running = c->running;
     out->waiting = c->waiting + (uint32_t)on_the_way;
     out->pages_used = c->pages_used;
+    out->pages_cached = c->pages_cached;
     out->batch_sequences = c->batch_sequences;
     out->batch_tokens = c->batch_tokens;
     out->failed = c->failed;
@@ -88,6 +89,9 @@ void counters_read(const struct counters *c, struct engine_gauges *out) {
     out->proposed_tokens = load(&c->proposed_tokens);
     out->accepted_tokens = load(&c->accepted_tokens);
     out->preemptions = load(&c->preemptions);
+    out->page_evictions = load(&c->page_evictions);
+    out->prefix_query_tokens = load(&c->prefix_query_tokens);
+    out->prefix_hit_tokens = load(&c->prefix_hit_tokens);
     for (uint32_t i = 0; i < DRAFT_POSITIONS_MAX; i++)
         out->accepted_position[i] = load(&c->accepted_position[i]);
     for (int kind = 0; kind < FORWARD_KINDS; kind++) {

@@ -14,10 +14,12 @@ struct live_histogram {
 
 struct counters {
     _Atomic uint32_t running, waiting, pages_used, batch_sequences, batch_tokens;
+    _Atomic uint32_t pages_cached;
     _Atomic bool failed;
     _Atomic uint64_t submitted, taken; /* the difference is still in the command ring */
     _Atomic uint64_t last_step_us, steps, draft_forwards, main_forwards;
     _Atomic uint64_t prompt_tokens, generated_tokens, proposed_tokens, accepted_tokens, preemptions;
+    _Atomic uint64_t page_evictions, prefix_query_tokens, prefix_hit_tokens;
     _Atomic uint64_t accepted_position[DRAFT_POSITIONS_MAX];
     struct live_histogram step_us[FORWARD_KINDS];
     struct live_histogram inter_token_us;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -60,8 +61,21 @@ static int resolve_kv_dtype(struct engine *engine, enum dtype *out, struct err *
     return OK;
 }
 
-/* KV pages: what was asked for, else min(a quarter of the available memory, what all sequences at
- * full length would take). */
+/* Snapshots of the state beyond the KV, out of the memory for KV pages: at most an eighth of it, and
+ * not more than there are pages. Returns the bytes that are left for pages. */
+static uint64_t resolve_snapshots(struct engine *engine, uint64_t bytes, size_t page_bytes) {
+    size_t one = engine->model->kernels->snapshot_bytes(engine->model->device);
+    if (!one || !engine->config.prefix_cache) return bytes;
+    uint64_t n = bytes / 8 / one;
+    if (n > bytes / page_bytes) n = bytes / page_bytes;
+    if (n > UINT32_MAX / 2) n = UINT32_MAX / 2;
+    if ((bytes - n * one) / page_bytes < 2) n = 0; /* a pool so small is for pages alone */
+    engine->limits.n_snapshots = (uint32_t)n;
+    return bytes - n * one;
+}
+
+/* KV pages: what was asked for (but without a prefix cache not more than all sequences at full length
+ * would take), else min(a quarter of the available memory, what these would take). */
 static int resolve_pages(struct engine *engine, struct err *err) {
     const struct kernels *kernels = engine->model->kernels;
     struct device *device = engine->model->device;
@@ -72,12 +86,12 @@ static int resolve_pages(struct engine *engine, struct err *err) {
         return err_set(err, ERR_INVALID, "max-model-len: %u, the model's context is %u", max_len,
                        context);
     size_t page_bytes = kernels->page_bytes(device, engine->limits.kv_dtype);
-    uint64_t wanted = div_ceil(max_len, PAGE_TOKENS) * config->max_num_seqs, n_pages = wanted;
+    uint64_t wanted = div_ceil(max_len, PAGE_TOKENS) * config->max_num_seqs * page_bytes;
     uint64_t room = config->kv_bytes;
     uint64_t available = room ? 0 : memory_available();
     if (available) room = div_ceil(available, 4);
-    if (room && n_pages > room / page_bytes) n_pages = room / page_bytes;
-    if (config->kv_bytes && config->kv_bytes / page_bytes > wanted) n_pages = wanted;
+    if (!room || (room > wanted && !(config->kv_bytes && config->prefix_cache))) room = wanted;
+    uint64_t n_pages = resolve_snapshots(engine, room, page_bytes) / page_bytes;
     if (n_pages > UINT32_MAX / 2) n_pages = UINT32_MAX / 2;
     if (n_pages < 2)
         return err_set(err, ERR_INVALID,
@@ -93,7 +107,8 @@ static int resolve_pages(struct engine *engine, struct err *err) {
     }
     engine->info.max_model_len = max_len;
     engine->info.n_pages = engine->limits.n_pages = (uint32_t)n_pages;
-    engine->info.kv_bytes = n_pages * page_bytes;
+    engine->info.kv_bytes =
+        n_pages * page_bytes + engine->limits.n_snapshots * kernels->snapshot_bytes(device);
     return OK;
 }
 
@@ -139,6 +154,26 @@ static int allocate(struct engine *engine) {
     engine->pool = page_pool_create(engine->limits.n_pages);
     if (!engine->live || !engine->events || !engine->commands || !engine->outcomes || !engine->pool)
         return ERR_NOMEM;
+    bool has_state = model->kernels->snapshot_bytes(model->device) > 0;
+    if (config->prefix_cache) {
+        struct prefix_cache_config cache = {
+            .needs_state = has_state,
+            .n_snapshots = engine->limits.n_snapshots,
+        };
+        ssize_t n = getrandom(&cache.seed, sizeof cache.seed, GRND_NONBLOCK);
+        (void)n; /* a known seed is as right, if less well guarded */
+        engine->cache = prefix_cache_create(engine->pool, &cache);
+        if (!engine->cache) return ERR_NOMEM;
+    }
+    uint32_t block = model->shape.block_size ? model->shape.block_size : 1;
+    struct reuse reuse = {
+        .pool = engine->pool,
+        .cache = engine->cache,
+        .kernels = model->kernels,
+        .device = model->device,
+        .has_state = has_state,
+        .state_reach = PAGE_TOKENS - 1 + block, /* what kernels.h promises of the ring */
+    };
     struct scheduler_config scheduler = {
         .n_slots = config->max_num_seqs,
         .max_rows = engine->limits.max_rows,
@@ -150,7 +185,7 @@ static int allocate(struct engine *engine) {
         .mask_token = model->shape.mask_token,
         .prefill_first = config->prefill_first,
     };
-    engine->scheduler = scheduler_create(&scheduler, engine->pool, model->kernels, model->device);
+    engine->scheduler = scheduler_create(&scheduler, &reuse);
     return engine->scheduler ? OK : ERR_NOMEM;
 }
 
@@ -198,6 +233,7 @@ void engine_destroy(struct engine *engine) {
     sequence_destroy(engine->ended);
     if (engine->wake_fd >= 0) close(engine->wake_fd);
     scheduler_destroy(engine->scheduler);
+    prefix_cache_destroy(engine->cache);
     page_pool_destroy(engine->pool);
     ring_destroy(engine->commands);
     ring_destroy(engine->events);
@@ -327,6 +363,7 @@ uint32_t engine_slots(const struct engine *engine, struct engine_slot *out, uint
             .id = seq->request->id,
             .state = (enum slot_state)seq->shown.state,
             .n_prompt = seq->n_prompt,
+            .n_cached = seq->shown.n_cached,
             .n_output = seq->shown.n_output,
             .n_pages = seq->shown.n_pages,
             .n_passes = seq->shown.n_passes,

@@ -53,12 +53,15 @@ struct engine {
 
     /* engine thread */
     struct page_pool *pool;
+    struct prefix_cache *cache; /* NULL: off */
     struct scheduler *scheduler;
     struct outcome *outcomes; /* [max_num_seqs] */
     size_t event_bytes_max;   /* one event's record at most */
     double us_per_row;        /* running estimate of what a prefill row costs */
     bool failed;
     bool was_idle;
+    uint32_t
+        preempt_every; /* tests: every so many steps somebody is preempted; 0 = as pages need */
     struct counters counters;
     struct cycle *cycles;
     uint32_t n_cycles, cycles_cap;

@@ -3,40 +3,52 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum {
+    LOOK_MAX = 16,     /* sequences without room that one plan looks at */
+    OVERTAKE_MAX = 16, /* admissions while one lacks pages, until nobody passes it any more, */
+    AGED_MAX = 128,    /* and until nobody of a higher priority goes before it either */
+    SPARE_MAX = 4,     /* pages a running sequence that are left free at most, see admit_one */
+};
+
 struct scheduler {
     struct scheduler_config config;
+    struct reuse reuse;
     struct page_pool *pool;
     const struct kernels *kernels;
     struct device *device;
 
     struct sequence **running; /* by slot */
     uint32_t n_running, n_waiting;
+    uint64_t n_admitted;
     struct sequence *first, *last; /* the waiting line */
     uint32_t rotor;                /* where decode and drafts begin their turn */
 
-    struct sequence **order; /* running, by priority and arrival; scratch of a plan */
+    struct sequence **order;   /* running, by priority and arrival; scratch of a plan */
+    struct sequence **shorter; /* those that prefill, all but the first, by what is left to do */
     struct work *work;
     struct segment *draft_segments, *main_segments;
     int32_t *draft_tokens; /* [n_slots][draft_block]: y, mask, mask, ... */
 };
 
-struct scheduler *scheduler_create(const struct scheduler_config *config, struct page_pool *pool,
-                                   const struct kernels *kernels, struct device *device) {
+struct scheduler *scheduler_create(const struct scheduler_config *config,
+                                   const struct reuse *reuse) {
     struct scheduler *s = calloc(1, sizeof *s);
     if (!s) return NULL;
     uint32_t n = config->n_slots;
     s->config = *config;
-    s->pool = pool;
-    s->kernels = kernels;
-    s->device = device;
+    s->reuse = *reuse;
+    s->pool = reuse->pool;
+    s->kernels = reuse->kernels;
+    s->device = reuse->device;
     s->running = calloc(n, sizeof *s->running);
     s->order = calloc(n, sizeof *s->order);
+    s->shorter = calloc(n, sizeof *s->shorter);
     s->work = calloc(n, sizeof *s->work);
     s->draft_segments = calloc(n, sizeof *s->draft_segments);
     s->main_segments = calloc(2 * (size_t)n, sizeof *s->main_segments);
     s->draft_tokens = calloc((size_t)n * (config->draft_block + 1), sizeof *s->draft_tokens);
-    if (!s->running || !s->order || !s->work || !s->draft_segments || !s->main_segments ||
-        !s->draft_tokens) {
+    if (!s->running || !s->order || !s->shorter || !s->work || !s->draft_segments ||
+        !s->main_segments || !s->draft_tokens) {
         scheduler_destroy(s);
         return NULL;
     }
@@ -47,6 +59,7 @@ void scheduler_destroy(struct scheduler *s) {
     if (!s) return;
     free(s->running);
     free(s->order);
+    free(s->shorter);
     free(s->work);
     free(s->draft_segments);
     free(s->main_segments);
@@ -82,25 +95,30 @@ static void unlink_waiting(struct scheduler *s, struct sequence *seq) {
     s->n_waiting--;
 }
 
-static void leave_slot(struct scheduler *s, struct sequence *seq) {
+static void leave_slot(struct scheduler *s, struct sequence *seq, bool keep) {
     ASSERT(s->running[seq->slot] == seq);
-    sequence_cut(seq, 0, s->pool);
+    reuse_leave(&s->reuse, seq, keep);
     s->running[seq->slot] = NULL;
     seq->slot = SLOT_NONE;
     s->n_running--;
 }
 
-void scheduler_remove(struct scheduler *s, struct sequence *seq) {
+void scheduler_remove(struct scheduler *s, struct sequence *seq, bool keep) {
     if (seq->state == SEQ_WAITING)
         unlink_waiting(s, seq);
     else
-        leave_slot(s, seq);
+        leave_slot(s, seq, keep);
     seq->state = SEQ_DONE;
 }
 
-/* Pages and slot go back; what was emitted stays, and is computed anew when its turn comes. */
+void scheduler_commit(struct scheduler *s, struct sequence *seq) {
+    reuse_commit(&s->reuse, seq);
+}
+
+/* Pages and slot go back; what was emitted stays, and is computed anew when its turn comes, as far
+ * as its pages are not found again. */
 static void preempt(struct scheduler *s, struct sequence *seq) {
-    leave_slot(s, seq);
+    leave_slot(s, seq, true);
     seq->state = SEQ_WAITING;
     seq->n_kv = 0;
     seq->stats.preemptions++;
@@ -108,25 +126,107 @@ static void preempt(struct scheduler *s, struct sequence *seq) {
     scheduler_add(s, seq);
 }
 
-/* Admit from the head of the line while a slot and all pages of the known tokens are there. */
-static void admit(struct scheduler *s, uint64_t now_us) {
-    while (s->first && s->n_running < s->config.n_slots) {
-        struct sequence *seq = s->first;
-        /* One spare page for each running sequence, so that an arrival is not paid for by
-         * preempting it again at the next page border. */
-        uint32_t need = (uint32_t)div_ceil(seq->n_tokens, PAGE_TOKENS);
-        if (page_pool_n_free(s->pool) < need + s->n_running) break;
-        if (sequence_grow(seq, seq->n_tokens, s->pool, s->kernels, s->device) != OK) break;
-        unlink_waiting(s, seq);
-        uint32_t slot = 0;
-        while (s->running[slot])
-            slot++;
-        s->running[slot] = seq;
-        s->n_running++;
-        seq->slot = slot;
-        seq->state = SEQ_PREFILL;
-        if (!seq->stats.started_us) seq->stats.started_us = now_us;
-        s->kernels->slot_set(s->device, slot, &seq->rules);
+static struct sequence *youngest(const struct scheduler *s) {
+    struct sequence *worst = NULL;
+    for (uint32_t i = 0; i < s->config.n_slots; i++)
+        if (s->running[i] && (!worst || before(worst, s->running[i]))) worst = s->running[i];
+    return worst;
+}
+
+bool scheduler_preempt_youngest(struct scheduler *s) {
+    struct sequence *seq = youngest(s);
+    if (seq) preempt(s, seq);
+    return seq != NULL;
+}
+
+/* ---- admission --------------------------------------------------------------------------------- */
+
+/* A running choice of the same prompt that has all of it computed. *wait: none has yet, but one is
+ * at it. */
+static struct sequence *choice_to_share(const struct scheduler *s, const struct sequence *seq,
+                                        bool *wait) {
+    *wait = false;
+    if (!seq->request->group) return NULL;
+    for (uint32_t slot = 0; slot < s->config.n_slots; slot++) {
+        struct sequence *other = s->running[slot];
+        if (!other || other->request->group != seq->request->group) continue;
+        if (reuse_can_share(&s->reuse, seq, other)) return other;
+        *wait = *wait || other->n_kv < other->n_prompt;
+    }
+    return NULL;
+}
+
+enum admission { ADMITTED, NO_PAGES, WAITS_FOR_CHOICE };
+
+static enum admission admit_one(struct scheduler *s, struct sequence *seq, uint64_t now_us,
+                                struct plan *plan) {
+    bool wait;
+    struct sequence *from = choice_to_share(s, seq, &wait);
+    if (!from && wait) return WAITS_FOR_CHOICE;
+    struct start start = reuse_find(&s->reuse, seq, from);
+    /* One spare page for each running sequence, so that an arrival is not paid for by preempting it
+     * again at the next page border; more for one that was preempted, which shall not come and go
+     * without getting anywhere. */
+    uint32_t spare = 1 + seq->stats.preemptions;
+    if (spare > SPARE_MAX) spare = SPARE_MAX;
+    uint32_t need = reuse_n_needed(&s->reuse, seq, &start);
+    if (page_pool_n_free(s->pool) < need + (uint64_t)spare * s->n_running) return NO_PAGES;
+    unlink_waiting(s, seq);
+    uint32_t slot = 0;
+    while (s->running[slot])
+        slot++;
+    s->running[slot] = seq;
+    s->n_running++;
+    seq->slot = slot;
+    seq->lacks_pages = false;
+    s->n_admitted++;
+    s->kernels->slot_set(s->device, slot, &seq->rules);
+    reuse_take(&s->reuse, seq, &start);
+    /* All of a preempted text may be there again. */
+    seq->state = seq->n_kv == sequence_prefill_end(seq) ? SEQ_DECODE : SEQ_PREFILL;
+    ASSERT(seq->n_kv < seq->n_tokens);
+    if (!seq->stats.started_us) seq->stats.started_us = now_us;
+    if (!start.looked_up || seq->stats.preemptions) return ADMITTED;
+    seq->stats.n_cached = seq->n_kv;
+    plan->n_looked_up += seq->n_prompt;
+    plan->n_found += seq->n_kv;
+    return ADMITTED;
+}
+
+/* Admissions that a sequence saw while it lacked pages. */
+static uint64_t n_overtaken(const struct scheduler *s, const struct sequence *seq) {
+    return seq->lacks_pages ? s->n_admitted - seq->lacks_since : 0;
+}
+
+/* Like admit_one; remembers since when it lacks pages. */
+static enum admission try_one(struct scheduler *s, struct sequence *seq, uint64_t now_us,
+                              struct plan *plan) {
+    enum admission got = admit_one(s, seq, now_us, plan);
+    if (got == NO_PAGES && !seq->lacks_pages) {
+        seq->lacks_pages = true;
+        seq->lacks_since = s->n_admitted;
+    }
+    return got;
+}
+
+/* Someone whom others, mostly of higher priority, kept from pages for too long, or NULL. */
+static struct sequence *aged(const struct scheduler *s) {
+    struct sequence *seq = s->first;
+    while (seq && n_overtaken(s, seq) < AGED_MAX)
+        seq = seq->next;
+    return seq;
+}
+
+/* Admit in order of the line while slots are free. Who finds no pages lets others pass, up to a
+ * bound; who waits for another choice to compute their prompt needs nothing yet. */
+static void admit(struct scheduler *s, uint64_t now_us, struct plan *plan) {
+    struct sequence *seq = s->n_running < s->config.n_slots ? aged(s) : NULL, *next;
+    if (seq && try_one(s, seq, now_us, plan) != ADMITTED) return;
+    uint32_t n_without_room = 0;
+    for (seq = s->first; seq && s->n_running < s->config.n_slots; seq = next) {
+        next = seq->next;
+        if (try_one(s, seq, now_us, plan) != NO_PAGES) continue;
+        if (++n_without_room == LOOK_MAX || n_overtaken(s, seq) >= OVERTAKE_MAX) return;
     }
 }
 
@@ -137,13 +237,6 @@ struct budget {
     uint32_t main_rows, main_logits;   /* the main forward */
     uint32_t draft_rows, draft_logits; /* the draft forward */
 };
-
-static struct sequence *youngest(const struct scheduler *s) {
-    struct sequence *worst = NULL;
-    for (uint32_t i = 0; i < s->config.n_slots; i++)
-        if (s->running[i] && (!worst || before(worst, s->running[i]))) worst = s->running[i];
-    return worst;
-}
 
 /* Room for the next token's KV, at the price of younger sequences. False: seq itself went. */
 static bool make_room(struct scheduler *s, struct sequence *seq, uint32_t *n_preempted) {
@@ -190,7 +283,18 @@ static void plan_decode(struct scheduler *s, struct budget *left, struct plan *p
     }
 }
 
-/* Draft blocks where rows and free pages allow a whole one. */
+/* Pages for the KV of n_draft proposals behind the newest token, or of as many as there are pages
+ * for: free ones or cached ones, never those of another sequence. Returns how many. */
+static uint32_t draft_room(struct scheduler *s, struct sequence *seq, uint32_t n_draft) {
+    uint64_t n_pages = (uint64_t)seq->n_pages + page_pool_n_free(s->pool);
+    uint64_t room = n_pages * PAGE_TOKENS - seq->n_tokens; /* the token's own place is there */
+    if (n_draft > room) n_draft = (uint32_t)room;
+    int rc = sequence_grow(seq, seq->n_tokens + n_draft, s->pool, s->kernels, s->device);
+    ASSERT(rc == OK);
+    return n_draft;
+}
+
+/* Draft blocks where rows allow a whole one. */
 static void plan_drafts(struct scheduler *s, struct budget *left, struct plan *plan) {
     for (uint32_t i = 0; i < plan->n_work; i++) {
         struct work *w = &plan->work[i];
@@ -206,8 +310,8 @@ static void plan_drafts(struct scheduler *s, struct budget *left, struct plan *p
             s->rotor = seq->slot; /* first in the next step */
             break;
         }
-        if (sequence_grow(seq, seq->n_tokens + n_draft, s->pool, s->kernels, s->device) != OK)
-            continue;
+        n_draft = draft_room(s, seq, n_draft);
+        if (n_draft == 0) continue;
         left->draft_rows -= block;
         left->draft_logits -= block - 1;
         left->main_rows -= n_draft * s->config.n_streams;
@@ -218,31 +322,78 @@ static void plan_drafts(struct scheduler *s, struct budget *left, struct plan *p
     }
 }
 
-static void plan_prefill(struct scheduler *s, uint32_t n_running, uint32_t rows,
-                         struct budget *left, struct plan *plan) {
-    if (rows > left->main_rows) rows = left->main_rows;
+/* A chunk of at most `rows` rows for one sequence; returns how many it takes. */
+static uint32_t give_prefill(struct scheduler *s, struct sequence *seq, uint32_t rows,
+                             struct budget *left, struct plan *plan) {
+    uint32_t end = sequence_prefill_end(seq), chunk = end - seq->n_kv;
+    if (s->config.prefill_chunk && chunk > s->config.prefill_chunk) chunk = s->config.prefill_chunk;
+    if (chunk > rows) chunk = rows;
+    /* The last chunk of a new text also yields its first token: one row with logits, which is a row
+     * of its own in an Orthros model. */
+    bool samples = chunk > 0 && seq->n_kv + chunk == end && seq->n_output == 0;
+    if (samples && (left->main_logits < 1 || chunk + s->config.n_streams - 1 > rows)) {
+        samples = false;
+        chunk--;
+    }
+    if (chunk == 0) return 0;
+    uint32_t used = chunk + (samples ? s->config.n_streams - 1 : 0);
+    left->main_rows -= used;
+    left->main_logits -= samples;
+    plan->n_prefill_rows += chunk;
+    plan->work[plan->n_work++] = (struct work){.seq = seq, .n_rows = chunk, .samples = samples};
+    return used;
+}
+
+/* Rows that a sequence can use at most: what is left of its prompt, its chunk, a first token. */
+static uint32_t prefill_want(const struct scheduler *s, const struct sequence *seq) {
+    uint32_t n = sequence_prefill_end(seq) - seq->n_kv;
+    if (s->config.prefill_chunk && n > s->config.prefill_chunk) n = s->config.prefill_chunk;
+    return n + s->config.n_streams - 1;
+}
+
+static uint32_t n_left(const struct sequence *seq) {
+    return sequence_prefill_end(seq) - seq->n_kv;
+}
+
+/* The first of the line that prefills, and the others into s->shorter by what is left to do. */
+static struct sequence *sort_prefills(struct scheduler *s, uint32_t n_running, uint32_t *n_others) {
+    struct sequence *first = NULL;
+    uint32_t n = 0;
     for (uint32_t i = 0; i < n_running; i++) {
         struct sequence *seq = s->order[i];
         if (seq->state != SEQ_PREFILL) continue;
-        uint32_t end = sequence_prefill_end(seq), chunk = end - seq->n_kv;
-        if (s->config.prefill_chunk && chunk > s->config.prefill_chunk)
-            chunk = s->config.prefill_chunk;
-        if (chunk > rows) chunk = rows;
-        /* The last chunk of a new text also yields its first token: one row with logits, which
-         * is a row of its own in an Orthros model. */
-        bool samples = seq->n_kv + chunk == end && seq->n_output == 0;
-        if (samples && (left->main_logits < 1 || chunk + s->config.n_streams - 1 > rows)) {
-            samples = false;
-            chunk--;
+        if (!first) {
+            first = seq;
+            continue;
         }
-        if (chunk == 0) break;
-        uint32_t used = chunk + (samples ? s->config.n_streams - 1 : 0);
-        rows -= used;
-        left->main_rows -= used;
-        left->main_logits -= samples;
-        plan->n_prefill_rows += chunk;
-        plan->work[plan->n_work++] = (struct work){.seq = seq, .n_rows = chunk, .samples = samples};
+        uint32_t at = n++;
+        for (; at > 0 && n_left(seq) < n_left(s->shorter[at - 1]); at--)
+            s->shorter[at] = s->shorter[at - 1];
+        s->shorter[at] = seq;
     }
+    *n_others = n;
+    return first;
+}
+
+/* Half of the rows are the first one's, so that it ends; the other half lets short prompts begin
+ * beside a long one. What either half leaves goes to the other. */
+static void plan_prefill(struct scheduler *s, uint32_t n_running, uint32_t rows,
+                         struct budget *left, struct plan *plan) {
+    if (rows > left->main_rows) rows = left->main_rows;
+    uint32_t n_others;
+    struct sequence *first = sort_prefills(s, n_running, &n_others);
+    if (!first) return;
+    uint32_t share = rows - rows / 2, want = prefill_want(s, first);
+    if (share < s->config.n_streams) share = s->config.n_streams;
+    if (share > want) share = want;
+    if (share > rows) share = rows;
+    rows -= share;
+    bool has_logits = left->main_logits > 0; /* one is the first one's */
+    left->main_logits -= has_logits;
+    for (uint32_t i = 0; i < n_others && rows > 0; i++)
+        rows -= give_prefill(s, s->shorter[i], rows, left, plan);
+    left->main_logits += has_logits;
+    give_prefill(s, first, share + rows, left, plan);
 }
 
 /* The main rows of one piece of work in one view. */
@@ -311,7 +462,7 @@ static void build_forwards(struct scheduler *s, struct plan *plan) {
 bool scheduler_plan(struct scheduler *s, uint32_t max_prefill_rows, uint64_t now_us,
                     struct plan *plan) {
     *plan = (struct plan){.work = s->work};
-    admit(s, now_us);
+    admit(s, now_us, plan);
     uint32_t n_prefilling = 0;
     for (uint32_t i = 0; i < s->config.n_slots; i++)
         n_prefilling += s->running[i] && s->running[i]->state == SEQ_PREFILL;
@@ -367,13 +518,16 @@ void scheduler_check(const struct scheduler *s) {
         ASSERT(seq->state != SEQ_DECODE || seq->n_kv + 1 == seq->n_tokens);
         ASSERT(seq->n_kv <= seq->n_pages * PAGE_TOKENS);
         ASSERT(seq->n_pages <= div_ceil(seq->n_tokens, PAGE_TOKENS)); /* drafts' pages are back */
+        ASSERT(seq->n_kept == (s->reuse.cache ? seq->n_kv / PAGE_TOKENS : 0));
         page_pool_check_count(s->pool, seq->pages, seq->n_pages);
     }
     for (const struct sequence *seq = s->first; seq; seq = seq->next) {
         n_waiting++;
         ASSERT(seq->state == SEQ_WAITING && seq->n_pages == 0 && seq->n_kv == 0);
+        ASSERT(seq->n_kept == 0);
         ASSERT(!seq->next || before(seq, seq->next));
     }
     ASSERT(n_running == s->n_running && n_waiting == s->n_waiting);
     page_pool_check_end(s->pool);
+    if (s->reuse.cache) prefix_cache_check(s->reuse.cache);
 }

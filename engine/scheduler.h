@@ -2,15 +2,18 @@
  * clock, no device arithmetic, no events. Every step is planned anew.
  *
  * Order: (1) waiting sequences are admitted while a slot and all pages of their known tokens are
- * there; (2) every decoding sequence gets the rows of one token, (3) then draft blocks, (4) then
- * prefill chunks in arrival order within priority. A share of the rows is kept for prefill, and
- * whoever found no room stands first next time, so that neither starves. When pages run out:
- * drafts are left out first (before their proposals are drawn), then the youngest sequence of the
- * lowest priority is preempted; nobody is preempted for a draft. Engine thread only. */
+ * there, which may be pages that exist already (reuse.h); (2) every decoding sequence gets the rows
+ * of one token, (3) then draft blocks, (4) then prefill chunks: at least half of their rows for the
+ * oldest of the highest priority, the rest for the prompts that have the least left. A share of the
+ * rows is kept for prefill, and whoever found no room stands first next time, so that neither
+ * starves. One that waits for pages lets those behind it pass, but only so many. When pages run out:
+ * draft blocks are shortened first (before their proposals are drawn), cached pages are evicted,
+ * then the youngest sequence of the lowest priority is preempted; nobody is preempted for a draft.
+ * Engine thread only. */
 #ifndef GERYON_SCHEDULER_H
 #define GERYON_SCHEDULER_H
 
-#include "engine/sequence.h"
+#include "engine/reuse.h"
 
 struct scheduler_config {
     uint32_t n_slots;
@@ -26,14 +29,19 @@ struct scheduler_config {
 
 struct scheduler; /* opaque */
 
-struct scheduler *scheduler_create(const struct scheduler_config *config, struct page_pool *pool,
-                                   const struct kernels *kernels, struct device *device);
+struct scheduler *scheduler_create(const struct scheduler_config *config,
+                                   const struct reuse *reuse);
 void scheduler_destroy(struct scheduler *scheduler);
 
 /* Put a sequence into the waiting line, by priority and arrival. */
 void scheduler_add(struct scheduler *scheduler, struct sequence *seq);
-/* Take a sequence out for good, wherever it is; its pages and slot are given back. */
-void scheduler_remove(struct scheduler *scheduler, struct sequence *seq);
+/* Take a sequence out for good, wherever it is; its pages and slot are given back. keep: what it
+ * computed may be found by others from now on (false: it failed). */
+void scheduler_remove(struct scheduler *scheduler, struct sequence *seq, bool keep);
+/* seq->n_kv moved on over positions that are committed: to be called before the next plan. */
+void scheduler_commit(struct scheduler *scheduler, struct sequence *seq);
+/* Send the youngest sequence of the lowest priority back to the line; false when none runs. */
+bool scheduler_preempt_youngest(struct scheduler *scheduler);
 
 /* One sequence's part of a cycle. */
 struct work {
@@ -49,7 +57,8 @@ struct plan {
     uint32_t n_work;
     struct forward draft, main; /* n_segments 0: no such forward */
     uint32_t n_base_rows, n_output_rows, n_draft_rows, n_prefill_rows;
-    uint32_t n_preempted; /* sequences sent back to the line while planning */
+    uint32_t n_preempted;          /* sequences sent back to the line while planning */
+    uint64_t n_looked_up, n_found; /* prompt tokens of new sequences, in the prefix cache */
 };
 
 /* Plan the next cycle. max_prefill_rows bounds the prefill rows of this step (a step must stay
@@ -64,8 +73,9 @@ struct sequence *scheduler_waiting(const struct scheduler *scheduler);
 uint32_t scheduler_n_running(const struct scheduler *scheduler);
 uint32_t scheduler_n_waiting(const struct scheduler *scheduler);
 
-/* Every page is free or held exactly as often as counted; block tables cover the KV, and not more
- * once a step is over. Trips an ASSERT. */
+/* Every page is free, cached or held exactly as often as counted; block tables cover the KV, and not
+ * more once a step is over; committed full pages are indexed, and the index agrees. Trips an
+ * ASSERT. */
 void scheduler_check(const struct scheduler *scheduler);
 
 #endif

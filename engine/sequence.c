@@ -94,6 +94,7 @@ void sequence_show(struct sequence *seq) {
                      : seq->stats.preemptions   ? SLOT_PREEMPTED
                                                 : SLOT_WAITING;
     atomic_store_explicit(&seq->shown.state, state, memory_order_relaxed);
+    atomic_store_explicit(&seq->shown.n_cached, seq->stats.n_cached, memory_order_relaxed);
     atomic_store_explicit(&seq->shown.n_output, seq->n_output, memory_order_relaxed);
     atomic_store_explicit(&seq->shown.n_pages, seq->n_pages, memory_order_relaxed);
     atomic_store_explicit(&seq->shown.n_passes, seq->stats.verify_passes, memory_order_relaxed);

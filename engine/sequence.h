@@ -40,9 +40,16 @@ struct sequence {
     int32_t *tokens;     /* [tokens_cap]; append-only, so events may point into it */
     uint32_t n_pages, pages_cap;
     uint32_t *pages;
+    uint32_t n_kept; /* pages of it that the prefix cache knows: the first ones */
+
+    uint32_t n_run;       /* since it has its slot: positions below which rows ran, kept or not */
+    uint32_t state_lo;    /* first position whose rows the slot's state has served */
+    bool prompt_saved;    /* the state at the end of its prompt was saved, or could not be */
+    bool lacks_pages;     /* its turn came, but pages were missing */
+    uint64_t lacks_since; /* scheduler's count of admissions then */
 
     struct { /* for onlookers on the loop thread; sequence_show */
-        _Atomic uint32_t state, n_output, n_pages, n_passes, n_accepted;
+        _Atomic uint32_t state, n_cached, n_output, n_pages, n_passes, n_accepted;
     } shown;
 
     struct rules rules;

@@ -46,10 +46,11 @@ static void push_event(struct engine *engine, struct sequence *seq, const struct
     ring_publish(engine->events, bytes);
 }
 
-/* The one way out: finished, cancelled, client gone or failed; gives back every page. After the
- * event is published the loop thread may free the sequence, so it is touched no more. */
+/* The one way out: finished, cancelled, client gone or failed; gives back every page, and leaves what
+ * was committed for others to find, unless it failed. After the event is published the loop thread
+ * may free the sequence, so it is touched no more. */
 static void retire(struct engine *engine, struct sequence *seq, const struct ending *ending) {
-    scheduler_remove(engine->scheduler, seq);
+    scheduler_remove(engine->scheduler, seq, ending->kind == EVENT_FINISHED);
     struct text_chunk chunk = {0};
     if (ending->kind == EVENT_FINISHED) {
         text_finish(seq->text);
@@ -170,11 +171,14 @@ static void absorb_outcome(struct engine *engine, const struct work *work,
     if (seq->state == SEQ_DECODE) count_pass(engine, work, n_accepted, n_emitted);
     if (engine->config.keep_cycles && engine->info.draft_block && seq->state == SEQ_DECODE)
         remember_cycle(engine, outcome);
+    /* Everything but the newest token is committed; refused drafts are cut off. A text that ended
+     * without one has more. */
+    if (seq->n_kv < seq->n_tokens - 1) seq->n_kv = seq->n_tokens - 1;
+    scheduler_commit(engine->scheduler, seq);
     if (ending.finish != FINISH_NONE) {
         retire(engine, seq, &ending);
         return;
     }
-    seq->n_kv = seq->n_tokens - 1; /* everything but the newest token; refused drafts are cut off */
     seq->state = SEQ_DECODE;
     sequence_cut(seq, seq->n_kv, engine->pool);
     struct text_chunk chunk = text_take(seq->text);
@@ -197,6 +201,7 @@ static void absorb(struct engine *engine, const struct plan *plan, uint64_t now_
     for (uint32_t i = 0; i < plan->n_work; i++) {
         const struct work *work = &plan->work[i];
         struct sequence *seq = work->seq;
+        if (seq->n_run < seq->n_kv + work->n_rows) seq->n_run = seq->n_kv + work->n_rows;
         if (seq->state == SEQ_PREFILL) {
             seq->n_kv += work->n_rows;
             seq->stats.prefill_passes++;
@@ -207,7 +212,10 @@ static void absorb(struct engine *engine, const struct plan *plan, uint64_t now_
             seq->stats.draft_passes += work->n_draft > 0;
             seq->stats.verify_passes++;
         }
-        if (!work->samples) continue;
+        if (!work->samples) {
+            scheduler_commit(engine->scheduler, seq);
+            continue;
+        }
         ASSERT(outcome->slot == seq->slot);
         if (outcome->status != OK)
             retire_failed(engine, seq, outcome->status);
@@ -277,6 +285,9 @@ static void publish_gauges(struct engine *engine, uint64_t now_us) {
     atomic_store_explicit(&c->waiting, scheduler_n_waiting(engine->scheduler),
                           memory_order_relaxed);
     atomic_store_explicit(&c->pages_used, used, memory_order_relaxed);
+    atomic_store_explicit(&c->pages_cached, page_pool_n_cached(engine->pool), memory_order_relaxed);
+    atomic_store_explicit(&c->page_evictions, page_pool_n_evicted(engine->pool),
+                          memory_order_relaxed);
     atomic_store_explicit(&c->last_step_us, now_us, memory_order_relaxed);
 }
 
@@ -295,10 +306,10 @@ static void trace(const struct engine *engine, const struct plan *plan, uint64_t
     fprintf(f,
             "{\"step\":%llu,\"t_us\":%llu,\"took_us\":%llu,\"rows\":{\"base\":%u,\"output\":%u,"
             "\"draft\":%u,\"prefill\":%u},\"running\":%u,\"waiting\":%u,\"preempted\":%u,"
-            "\"pages_used\":%u,\"pages_total\":%u}\n",
+            "\"pages_used\":%u,\"pages_cached\":%u,\"pages_total\":%u}\n",
             (unsigned long long)c->steps, (unsigned long long)now_us, (unsigned long long)took_us,
             plan->n_base_rows, plan->n_output_rows, plan->n_draft_rows, plan->n_prefill_rows,
-            c->running, c->waiting, plan->n_preempted, c->pages_used,
+            c->running, c->waiting, plan->n_preempted, c->pages_used, c->pages_cached,
             page_pool_n_pages(engine->pool));
     fflush(f);
 }
@@ -318,9 +329,13 @@ int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
     drain_commands(engine, emitted);
     publish_gauges(engine, now_us);
     if (engine->failed) return ERR_DEVICE;
+    if (engine->preempt_every && engine->counters.steps % engine->preempt_every == 0)
+        add(&engine->counters.preemptions, scheduler_preempt_youngest(engine->scheduler));
     struct plan plan;
     bool any = scheduler_plan(engine->scheduler, prefill_bound(engine), now_us, &plan);
     add(&engine->counters.preemptions, plan.n_preempted);
+    add(&engine->counters.prefix_query_tokens, plan.n_looked_up);
+    add(&engine->counters.prefix_hit_tokens, plan.n_found);
     publish_batch(engine, &plan);
     if (!any) {
         ASSERT(scheduler_n_running(engine->scheduler) + scheduler_n_waiting(engine->scheduler) ==

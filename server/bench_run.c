@@ -78,9 +78,12 @@ static struct spread spread_of(double *values, size_t n) {
 
 /* ---- one repetition ---------------------------------------------------------------------------- */
 
-/* The same case has the same prompts everywhere, but no two texts share a beginning. */
-static int32_t prompt_token(uint32_t rep, uint32_t seq, uint32_t i, uint32_t vocab_size) {
+/* The same case has the same prompts everywhere, but no two texts share a beginning, nor do cases:
+ * the prefix cache would find it. */
+static int32_t prompt_token(const struct bench_case *c, uint32_t rep, uint32_t seq, uint32_t i,
+                            uint32_t vocab_size) {
     uint64_t x = ((uint64_t)rep << 48) ^ ((uint64_t)seq << 32) ^ i;
+    x ^= (((uint64_t)c->prompt_tokens << 32) | c->batch) * 0x9e3779b97f4a7c15u;
     x = (x + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u; /* splitmix64 */
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return (int32_t)((x >> 32) % vocab_size);
@@ -92,7 +95,7 @@ static int submit(struct bench_runner *r, const struct bench_case *c, uint32_t r
         struct request *request = &r->requests[s];
         int32_t *prompt = r->prompts + (size_t)s * r->max_prompt;
         for (uint32_t i = 0; i < c->prompt_tokens; i++)
-            prompt[i] = prompt_token(rep, s, i, r->bench->model->vocab_size);
+            prompt[i] = prompt_token(c, rep, s, i, r->bench->model->vocab_size);
         *request = (struct request){
             .id = s, .max_tokens = c->gen_tokens, .n_prompt = c->prompt_tokens, .prompt = prompt};
         sampling_defaults(&request->sampling);

@@ -112,7 +112,8 @@ def test_pool_smaller_than_the_load_preempts_and_answers_right(serve, block_size
     server = serve(script(letters, context=256, block_size=block_size), "--kv-memory",
                    20 * SCRIPTED_PAGE_BYTES)
     with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(lambda n: server.complete([0] * 20, max_tokens=60 + n % 50), range(36)))
+        # Equal prompts would share their pages.
+        answers = list(pool.map(lambda n: server.complete([n % 26] * 20, max_tokens=60 + n % 50), range(36)))
     for n, answer in enumerate(answers):
         assert answer.text == "".join(letters[:60 + n % 50])
     assert sum(step["preempted"] for step in server.trace()) > 0

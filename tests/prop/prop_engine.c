@@ -1,7 +1,8 @@
 /* prop_engine: the engine on the scripted model. Random requests in random company, with drafts
  * that are perfect, useless and random, small pools, chunks, cancels: every text must be that of
  * one-token decoding alone with everything off, every page must come back, and good drafts must be
- * accepted (a broken drafter is otherwise silent). */
+ * accepted (a broken drafter is otherwise silent). Prompts begin like others and come several times,
+ * so pages are found again, shared by choices of a group, and evicted in the middle of it. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -56,13 +57,14 @@ static void add_table(struct text *t, const char *name, uint64_t seed, bool inve
     text_addf(t, "}");
 }
 
-static struct model *make_model(uint64_t seed, enum drafter drafter, uint32_t window) {
+static struct model *make_model(uint64_t seed, enum drafter drafter, uint32_t window,
+                                bool has_state) {
     struct text t = {0};
     text_addf(&t,
               "{\"vocab\":[\"a\",\"b\",\" c\",{\"hex\":\"C3\"},{\"hex\":\"A9\"},\"xy\",\"yx\","
               "{\"special\":\"<s>\"},{\"special\":\"<eos>\"}],\"eos\":[%d],\"context\":%d,"
-              "\"block_size\":%d,",
-              EOS, CONTEXT, BLOCK);
+              "\"block_size\":%d,\"state\":%s,",
+              EOS, CONTEXT, BLOCK, has_state ? "true" : "false");
     add_table(&t, "target", seed, false);
     text_addf(&t, ",");
     add_table(&t, "draft", drafter == DRAFTER_RANDOM ? seed + 1 : seed, drafter == DRAFTER_USELESS);
@@ -161,13 +163,14 @@ static struct request make_request(struct rng *rng, uint64_t id, int32_t *prompt
 }
 
 static struct engine *make_engine(struct model *model, uint32_t n_pages, int32_t drafts,
-                                  uint32_t chunk, uint32_t n_seqs, uint32_t n_rows) {
+                                  uint32_t chunk, uint32_t n_seqs, uint32_t n_rows, bool cached) {
     struct engine_config config;
     engine_config_defaults(&config);
     config.drafts = drafts;
     config.prefill_chunk = chunk;
     config.max_num_seqs = n_seqs;
     config.max_batched_rows = n_rows;
+    config.prefix_cache = cached;
     config.kv_bytes = n_pages * model->kernels->page_bytes(model->device, DTYPE_BF16);
     struct engine *engine = NULL;
     struct err err;
@@ -217,11 +220,39 @@ static void assert_greedy(const struct model *model, const struct request *reque
     }
 }
 
+/* Some prompts begin like another one, some are another choice of one, some tenants are apart. */
+static void relate_requests(struct rng *rng, struct request *requests, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        struct request *r = &requests[i];
+        if (rng_below(rng, 5) == 0) {
+            r->salt_len = rng_below(rng, 2) ? 1 : CACHE_SALT_BYTES_MAX;
+            memset(r->salt, 'x', r->salt_len);
+        }
+        if (i == 0 || rng_below(rng, 3) == 0) continue;
+        struct request *other = &requests[rng_below(rng, i)];
+        uint32_t same = other->n_prompt, own = 0;
+        if (rng_below(rng, 3) == 0) { /* another choice of it */
+            if (!other->group) other->group = other->id + 1;
+            r->group = other->group;
+            r->choice = i;
+            r->salt_len = other->salt_len;
+            memcpy(r->salt, other->salt, sizeof r->salt);
+        } else {
+            if (rng_below(rng, 2)) same = 1 + rng_below(rng, same);
+            own = rng_below(rng, 1 + (64 - same < 20 ? 64 - same : 20));
+        }
+        memcpy(r->prompt, other->prompt, same * sizeof *r->prompt);
+        for (uint32_t t = 0; t < own; t++)
+            r->prompt[same + t] = (int32_t)rng_below(rng, VOCAB);
+        r->n_prompt = same + own;
+    }
+}
+
 /* Alone, no drafts, all the room: the definition. */
 static void run_alone(uint64_t model_seed, const struct request *requests, uint32_t n,
                       struct result *results) {
-    struct model *model = make_model(model_seed, DRAFTER_PERFECT, 0);
-    struct engine *engine = make_engine(model, 64, DRAFTS_OFF, 0, 1, 512);
+    struct model *model = make_model(model_seed, DRAFTER_PERFECT, 0, false);
+    struct engine *engine = make_engine(model, 64, DRAFTS_OFF, 0, 1, 512, false);
     for (uint32_t i = 0; i < n; i++) {
         struct request request = requests[i];
         struct err err;
@@ -256,13 +287,13 @@ static uint64_t count_of(const struct histogram *h) {
 }
 
 /* What the engine counted is what its texts say of themselves, cut blocks and preemptions or not. */
-static void check_counters(const struct engine_gauges *gauges, const struct result *got,
-                           uint32_t n) {
+static void check_counters(const struct engine_gauges *gauges, const struct request *requests,
+                           const struct result *got, uint32_t n) {
     uint64_t n_prompt = 0, n_output = 0, n_first = 0, n_accepted = 0, n_rejected = 0, n_passes = 0;
     bool cancelled = false;
     for (uint32_t i = 0; i < n; i++) {
         const struct seq_stats *stats = &got[i].stats;
-        n_prompt += stats->n_prompt;
+        n_prompt += requests[i].choice == 0 ? stats->n_prompt : 0;
         n_output += stats->n_output;
         n_first += stats->n_output > 0;
         n_accepted += stats->n_accepted;
@@ -289,8 +320,39 @@ static void check_counters(const struct engine_gauges *gauges, const struct resu
     assert_int_equal(gauges->batch_sequences, 0);
 }
 
-/* One scenario in random company; returns how many requests were preempted. */
-static uint32_t run_scenario(uint64_t seed) {
+/* What came up in all scenarios together: a test that never met it proves nothing. */
+struct met {
+    uint64_t preempted, found, found_with_state, shared, evicted;
+};
+
+/* Whether running texts hold a page together: with the index off only choices of a group do. */
+static bool shares_pages(struct engine *engine) {
+    struct sequence *const *running = scheduler_running(engine->scheduler);
+    for (uint32_t slot = 0; slot < engine->config.max_num_seqs; slot++)
+        for (uint32_t i = 0; running[slot] && i < running[slot]->n_pages; i++)
+            if (page_pool_refs(engine->pool, running[slot]->pages[i]) > 1) return true;
+    return false;
+}
+
+/* The index answered as the texts say, and what it keeps is all that is left. */
+static void check_cache(const struct engine *engine, const struct engine_gauges *gauges,
+                        const struct result *got, uint32_t n) {
+    uint64_t n_found = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        n_found += got[i].stats.n_cached;
+        assert_int_equal(got[i].stats.n_cached % PAGE_TOKENS, 0);
+        assert_true(got[i].stats.n_cached < got[i].stats.n_prompt || !got[i].stats.n_cached);
+    }
+    assert_int_equal(gauges->prefix_hit_tokens, n_found);
+    assert_true(gauges->prefix_query_tokens >= n_found);
+    assert_int_equal(gauges->pages_cached, page_pool_n_cached(engine->pool));
+    assert_int_equal(page_pool_n_free(engine->pool), gauges->pages_total);
+    if (engine->config.prefix_cache) return;
+    assert_int_equal(n_found + gauges->pages_cached + gauges->page_evictions, 0);
+}
+
+/* One scenario in random company. */
+static void run_scenario(uint64_t seed, struct met *met) {
     struct rng rng;
     rng_seed(&rng, seed);
     static struct result want[MAX_REQUESTS], got[MAX_REQUESTS];
@@ -302,17 +364,22 @@ static uint32_t run_scenario(uint64_t seed) {
     uint32_t n = 1 + rng_below(&rng, MAX_REQUESTS);
     for (uint32_t i = 0; i < n; i++)
         requests[i] = make_request(&rng, i, prompts[i], biases[i]);
+    relate_requests(&rng, requests, n);
     run_alone(seed, requests, n, want);
 
     enum drafter drafter = rng_below(&rng, N_DRAFTERS);
     uint32_t window = rng_below(&rng, 3) == 0 ? 1 + rng_below(&rng, 20) : 0; /* Orthros streams */
-    struct model *model = make_model(seed, drafter, window);
+    bool has_state = rng_below(&rng, 3) == 0, cached = rng_below(&rng, 4) > 0;
+    struct model *model = make_model(seed, drafter, window, has_state);
     int32_t drafts = rng_below(&rng, 4) ? (int32_t)(2 + rng_below(&rng, BLOCK - 1)) : DRAFTS_OFF;
     uint32_t chunk = rng_below(&rng, 2) ? 1 + rng_below(&rng, 20) : 0;
-    uint32_t n_pages = 8 + rng_below(&rng, 12); /* a request may need 6: preemption is common */
+    uint32_t n_pages = 8 + rng_below(&rng, 12); /* a request may need 7: preemption is common */
     uint32_t n_rows = rng_below(&rng, 2) ? 512 : 8 + rng_below(&rng, 24);
     struct engine *engine =
-        make_engine(model, n_pages, drafts, chunk, 1 + rng_below(&rng, 8), n_rows);
+        make_engine(model, n_pages, drafts, chunk, 1 + rng_below(&rng, 8), n_rows, cached);
+    /* Where the first step after it gets on, also without any need. */
+    if (!chunk && n_rows == 512 && rng_below(&rng, 3) == 0)
+        engine->preempt_every = 3 + rng_below(&rng, 4);
     bool cancelled[MAX_REQUESTS] = {false};
     uint32_t submitted = 0;
     uint64_t t = 0;
@@ -329,6 +396,7 @@ static uint32_t run_scenario(uint64_t seed) {
         }
         rc = engine_step(engine, t * 1000);
         scheduler_check(engine->scheduler);
+        met->shared += !cached && shares_pages(engine);
         drain(engine, got);
         assert_true(t < 20000);
     }
@@ -354,27 +422,32 @@ static uint32_t run_scenario(uint64_t seed) {
     engine_gauges(engine, &gauges);
     assert_int_equal(gauges.pages_used, 0);
     assert_int_equal(gauges.running + gauges.waiting, 0);
-    check_counters(&gauges, got, n);
+    check_counters(&gauges, requests, got, n);
+    check_cache(engine, &gauges, got, n);
     assert_int_equal(gauges.preemptions, n_preempted);
+    met->preempted += n_preempted;
+    met->found += gauges.prefix_hit_tokens;
+    if (has_state) met->found_with_state += gauges.prefix_hit_tokens;
+    met->evicted += gauges.page_evictions;
     engine_destroy(engine);
     model_destroy(model);
-    return n_preempted;
 }
 
 static void any_company_gives_the_text_of_decoding_alone(void **state) {
     (void)state;
     uint64_t seed = test_seed();
-    uint32_t n_preempted = 0;
+    struct met met = {0};
     for (uint64_t i = 0; i < 300; i++)
-        n_preempted += run_scenario(seed + i);
-    assert_true(n_preempted > 0); /* the pools really were too small */
+        run_scenario(seed + i, &met);
+    assert_true(met.preempted > 0 && met.evicted > 0); /* the pools really were too small */
+    assert_true(met.found > 0 && met.found_with_state > 0 && met.shared > 0);
 }
 
 /* ---- accepted length --------------------------------------------------------------------------- */
 
 static struct seq_stats run_greedy(enum drafter drafter, int32_t drafts, uint32_t n_tokens) {
-    struct model *model = make_model(7, drafter, 0);
-    struct engine *engine = make_engine(model, 64, drafts, 0, 4, 512);
+    struct model *model = make_model(7, drafter, 0, false);
+    struct engine *engine = make_engine(model, 64, drafts, 0, 4, 512, true);
     int32_t prompt[] = {0, 1, 2};
     struct request request = {.max_tokens = n_tokens, .n_prompt = 3, .prompt = prompt};
     sampling_defaults(&request.sampling);
@@ -425,8 +498,8 @@ static void last_cycle_is_cut_to_the_token_limit(void **state) {
 
 static void decode_goes_on_while_a_long_prompt_prefills(void **state) {
     (void)state;
-    struct model *model = make_model(11, DRAFTER_PERFECT, 0);
-    struct engine *engine = make_engine(model, 64, DRAFTS_OFF, 4, 4, 8);
+    struct model *model = make_model(11, DRAFTER_PERFECT, 0, false);
+    struct engine *engine = make_engine(model, 64, DRAFTS_OFF, 4, 4, 8, true);
     int32_t a[] = {1, 2}, b[100];
     for (int i = 0; i < 100; i++)
         b[i] = i % VOCAB;
@@ -476,9 +549,9 @@ static void decode_goes_on_while_a_long_prompt_prefills(void **state) {
 static void prefill_goes_on_under_a_full_batch_of_decodes(void **state) {
     (void)state;
     enum { N = 9 }; /* eight texts fill the eight rows of a step; the ninth comes last */
-    struct model *model = make_model(13, DRAFTER_PERFECT, 0);
+    struct model *model = make_model(13, DRAFTER_PERFECT, 0, false);
     for (int32_t drafts = 0; drafts <= 4; drafts += 4) {
-        struct engine *engine = make_engine(model, 128, drafts, 0, N, 8);
+        struct engine *engine = make_engine(model, 128, drafts, 0, N, 8, true);
         int32_t prompt[30] = {0};
         struct result results[N];
         memset(results, 0, sizeof results);
@@ -507,7 +580,7 @@ static void prefill_goes_on_under_a_full_batch_of_decodes(void **state) {
 
 static void full_queue_refuses_and_takes_again(void **state) {
     (void)state;
-    struct model *model = make_model(3, DRAFTER_PERFECT, 0);
+    struct model *model = make_model(3, DRAFTER_PERFECT, 0, false);
     struct engine_config config;
     engine_config_defaults(&config);
     config.max_num_seqs = 1;
@@ -540,8 +613,8 @@ static void full_queue_refuses_and_takes_again(void **state) {
 
 static void prompt_that_can_never_fit_is_refused(void **state) {
     (void)state; /* S6-03 */
-    struct model *model = make_model(3, DRAFTER_PERFECT, 0);
-    struct engine *engine = make_engine(model, 4, DRAFTS_OFF, 0, 4, 512);
+    struct model *model = make_model(3, DRAFTER_PERFECT, 0, false);
+    struct engine *engine = make_engine(model, 4, DRAFTS_OFF, 0, 4, 512, true);
     assert_int_equal(engine_info(engine)->max_model_len, 64);
     assert_non_null(engine_info(engine)->notice);
     int32_t prompt[64] = {0};

@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "tests/scripted/scripted.h"
+#include "tests/scripted/state.h"
 
 enum {
     POISON = -1,           /* a position that nobody wrote since the page was cleared */
@@ -24,7 +25,7 @@ enum {
 struct slot {
     struct rules rules;
     int32_t *wrote;  /* [max_position] tokens of positions lo .. hi - 1 */
-    uint32_t lo, hi; /* positions before lo came with shared pages */
+    uint32_t lo, hi; /* positions before lo came with shared pages; lo = hi: all so far */
     int32_t proposals[DRAFT_MAX];
     uint32_t n_asked;     /* proposals the last draft forward was to make */
     uint32_t n_proposals; /* and made: fewer where a row was all masked */
@@ -46,6 +47,7 @@ struct device {
     float *last_logits;  /* which of the two the last forward filled */
     float *spare;        /* [vocab]: a draft row that nobody wants the logits of */
     struct sample_scratch scratch;
+    struct state *state;      /* NULL: the script has none */
     struct outcome *outcomes; /* [n_slots] */
     uint32_t *logit_row;      /* [2 * n_slots]: first logit row of each segment */
     /* the forward at hand */
@@ -88,6 +90,7 @@ static void free_memory(struct device *dev) {
     free(dev->scratch.probs);
     free(dev->scratch.draft);
     free(dev->scratch.ids);
+    state_destroy(dev->state);
     free(dev->scratch.counts);
     free(dev->scratch.counted);
     free(dev->outcomes);
@@ -143,6 +146,9 @@ static int scripted_reserve(struct device *dev, const struct device_limits *limi
     fresh.scratch.probs = make(vocab, 1, sizeof *fresh.scratch.probs);
     fresh.scratch.draft = make(vocab, 1, sizeof *fresh.scratch.draft);
     fresh.scratch.ids = make(vocab, 1, sizeof *fresh.scratch.ids);
+    bool has_state = dev->script->state;
+    if (has_state)
+        fresh.state = state_create(limits->n_slots, limits->n_snapshots, dev->shape.block_size);
     fresh.scratch.counts = make(vocab, 1, sizeof *fresh.scratch.counts);
     fresh.scratch.counted = make(vocab, 1, sizeof *fresh.scratch.counted);
     fresh.outcomes = make(n_slots, 1, sizeof *fresh.outcomes);
@@ -150,7 +156,7 @@ static int scripted_reserve(struct device *dev, const struct device_limits *limi
     if (!fresh.pages || !fresh.slots || !fresh.wrote || !fresh.history || !fresh.logits ||
         !fresh.draft_logits || !fresh.spare || !fresh.scratch.probs || !fresh.scratch.draft ||
         !fresh.scratch.ids || !fresh.scratch.counts || !fresh.scratch.counted || !fresh.outcomes ||
-        !fresh.logit_row) {
+        !fresh.logit_row || (has_state && !fresh.state)) {
         free_memory(&fresh);
         return err_set(err, ERR_NOMEM, "scripted: no memory for %u pages and %zu sequences",
                        limits->n_pages, n_slots);
@@ -178,6 +184,7 @@ static void scripted_slot_set(struct device *dev, uint32_t slot, const struct ru
     s->rules = *rules;
     s->lo = s->hi = 0;
     s->n_asked = s->n_proposals = 0;
+    if (dev->state) state_reset(dev->state, slot);
 }
 
 static void scripted_pages_clear(struct device *dev, const uint32_t *pages, uint32_t n_pages) {
@@ -196,18 +203,22 @@ static void scripted_page_copy(struct device *dev, uint32_t from, uint32_t to) {
            PAGE_TOKENS * sizeof *dev->pages);
 }
 
-/* The scripted model keeps no state beyond its KV. */
 static size_t scripted_snapshot_bytes(const struct device *dev) {
-    (void)dev;
-    return 0;
+    return dev->script->state ? SNAPSHOT_BYTES : 0;
 }
 
-static void scripted_state(struct device *dev, uint32_t slot, uint32_t pos, uint32_t snapshot) {
-    (void)dev, (void)slot, (void)pos, (void)snapshot;
+static void scripted_state_save(struct device *dev, uint32_t slot, uint32_t pos,
+                                uint32_t snapshot) {
+    if (dev->state) state_save(dev->state, slot, pos, snapshot);
+}
+
+static void scripted_state_load(struct device *dev, uint32_t slot, uint32_t pos,
+                                uint32_t snapshot) {
+    if (dev->state) state_load(dev->state, slot, pos, snapshot);
 }
 
 static void scripted_state_copy(struct device *dev, uint32_t from_slot, uint32_t to_slot) {
-    (void)dev, (void)from_slot, (void)to_slot;
+    if (dev->state) state_copy(dev->state, from_slot, to_slot);
 }
 
 static int32_t *cell(const struct device *dev, const struct segment *s, uint32_t pos) {
@@ -304,18 +315,37 @@ static int scripted_embed(struct device *dev) {
     return OK;
 }
 
+/* The token at pos, as the pages of a segment hold it. */
+struct pages_of {
+    const struct device *dev;
+    const struct segment *segment;
+};
+static int32_t token_at(void *arg, uint32_t pos) {
+    const struct pages_of *pages = arg;
+    return *cell(pages->dev, pages->segment, pos);
+}
+
+static void expect_state(const struct device *dev, const struct segment *s, uint32_t pos) {
+    if (dev->state) state_expect(dev->state, s->slot, pos, token_at, &(struct pages_of){dev, s});
+}
+
 /* Base rows leave their token in the page, and in the slot's own copy. */
 static int scripted_qkv(struct device *dev, uint32_t layer) {
     ASSERT(layer < dev->shape.n_layers);
     for (uint32_t i = 0; i < dev->fwd.n_segments; i++) {
         const struct segment *s = &dev->fwd.segments[i];
+        if (s->view == VIEW_DRAFT) expect_state(dev, s, s->pos);
         if (s->view != VIEW_BASE) continue;
         struct slot *slot = &dev->slots[s->slot];
         if (slot->lo == slot->hi) slot->lo = slot->hi = s->pos; /* what lies before was shared */
         ASSERT(s->pos <= slot->hi);                             /* no position is left out */
         if (s->pos < slot->lo) slot->lo = s->pos;
-        for (uint32_t r = 0; r < s->n_rows; r++)
-            *cell(dev, s, s->pos + r) = slot->wrote[s->pos + r] = row_token(dev, s, r);
+        for (uint32_t r = 0; r < s->n_rows; r++) {
+            int32_t token = row_token(dev, s, r);
+            expect_state(dev, s, s->pos + r);
+            *cell(dev, s, s->pos + r) = slot->wrote[s->pos + r] = token;
+            if (dev->state) state_push(dev->state, s->slot, s->pos + r, token);
+        }
         slot->hi = s->pos + s->n_rows;
     }
     return OK;
@@ -357,8 +387,10 @@ static void walk(struct device *dev, const struct segment *s, uint32_t n) {
     for (uint32_t pos = 0; pos < n; pos++) {
         int32_t token = *cell(dev, s, pos);
         ASSERT(token != POISON);
-        ASSERT(pos < slot->hi);
-        ASSERT(pos < slot->lo || token == slot->wrote[pos]);
+        bool shared = pos < slot->lo || slot->lo == slot->hi;
+        ASSERT(shared || pos < slot->hi);
+        ASSERT(shared || token == slot->wrote[pos]);
+        ASSERT(!s->history || pos >= s->prompt_len + s->out_pos || token == s->history[pos]);
         dev->history[pos] = token;
     }
 }
@@ -493,8 +525,8 @@ const struct kernels *kernels_scripted(void) {
         .pages_clear = scripted_pages_clear,
         .page_copy = scripted_page_copy,
         .snapshot_bytes = scripted_snapshot_bytes,
-        .state_save = scripted_state,
-        .state_load = scripted_state,
+        .state_save = scripted_state_save,
+        .state_load = scripted_state_load,
         .state_copy = scripted_state_copy,
         .begin = scripted_begin,
         .embed = scripted_embed,

@@ -253,9 +253,9 @@ static int read_fail(struct script *script, const json_t *root, struct err *err)
 
 static int check_keys(json_t *root, struct err *err) {
     static const char *const known[] = {
-        "vocab",  "eos",    "context", "block_size", "sequence", "draft_sequence",
-        "target", "draft",  "default", "step_ms",    "row_ms",   "prefill_ms_per_token",
-        "fail",   "load_ms"};
+        "vocab",  "eos",     "context", "block_size", "sequence", "draft_sequence",
+        "target", "draft",   "default", "step_ms",    "row_ms",   "prefill_ms_per_token",
+        "fail",   "load_ms", "state"};
     const char *key;
     json_t *value;
     json_object_foreach(root, key, value) {
@@ -269,7 +269,9 @@ static int check_keys(json_t *root, struct err *err) {
 
 static int read_script(struct script *script, json_t *root, struct err *err) {
     const json_t *default_logit = json_object_get(root, "default");
+    const json_t *has_state = json_object_get(root, "state");
     script->context = 4096;
+    script->state = json_is_true(has_state);
     script->default_logit = -20;
     int rc = check_keys(root, err);
     if (rc == OK) rc = read_vocab(script, root, err);
@@ -278,6 +280,8 @@ static int read_script(struct script *script, json_t *root, struct err *err) {
     if (rc == OK) rc = read_uint(root, "block_size", 0, DRAFT_MAX, &script->block_size, err);
     if (rc == OK && default_logit && !read_logit(default_logit, &script->default_logit))
         rc = err_set(err, ERR_INVALID, "script: default: expected a number or \"-inf\"");
+    if (rc == OK && has_state && !json_is_boolean(has_state))
+        rc = err_set(err, ERR_INVALID, "script: state: expected true or false");
     if (rc == OK) rc = read_source(script, root, "sequence", "target", &script->target, err);
     if (rc == OK && !script->target.given)
         rc = err_set(err, ERR_INVALID, "script: expected a sequence or a target");

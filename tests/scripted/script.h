@@ -41,6 +41,7 @@ struct script {
     uint32_t n_eos;
     uint32_t context;
     uint32_t block_size;
+    bool state;                         /* beyond the KV: state.h */
     struct script_source target, draft; /* draft not given: as target */
     float default_logit;
     double prefill_ms_per_token, step_ms, row_ms, load_ms;

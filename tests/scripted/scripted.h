@@ -16,6 +16,8 @@
  *     "default": -20,        logit of ids that an entry does not name; a number or "-inf"
  *     "prefill_ms_per_token": 0, "step_ms": 0, "row_ms": 0, "load_ms": 0,     simulated cost: of a
  *                            prompt token, a main forward, a row of any forward, and model_load
+ *     "state": true,         keep the last tokens of a sequence beyond its KV, and check that every
+ *                            row finds them (state.h)                         (default: false)
  *     "fail": {"at_output": 2, "kind": "request"}       the step that would yield this output
  *                            position fails: this request alone, or ("device") the device
  *   }
