@@ -150,6 +150,8 @@ static size_t cut_workspace(struct device *dev, const struct device_limits *l, c
         sample.probs = carve(&c, vocab, sizeof *sample.probs);
         sample.draft = carve(&c, vocab, sizeof *sample.draft);
         sample.ids = carve(&c, vocab, sizeof *sample.ids);
+        sample.counts = carve(&c, vocab, sizeof *sample.counts); /* zeroed, as all of memory.c */
+        sample.counted = carve(&c, vocab, sizeof *sample.counted);
         if (!base) continue;
         dev->thread_scratch[t] = attend;
         dev->thread_sample[t] = sample;
@@ -211,6 +213,10 @@ int cpu_reserve(struct device *dev, const struct device_limits *limits, struct e
 void cpu_slot_set(struct device *dev, uint32_t slot, const struct rules *rules) {
     ASSERT(slot < dev->limits.n_slots);
     ASSERT(rules->n_end_ids <= MAX_END_IDS);
+    for (uint32_t i = 0; i < rules->n_bias; i++) {
+        ASSERT(rules->bias[i].id >= 0);
+        ASSERT((uint32_t)rules->bias[i].id < dev->shape.vocab_size);
+    }
     dev->slots[slot] = (struct slot){.rules = *rules};
 }
 

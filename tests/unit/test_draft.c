@@ -158,6 +158,7 @@ static uint32_t main_segments(const struct tiny *t, const struct writer *w, uint
     base->n_proposed = output->n_proposed = k;
     base->prompt_len = output->prompt_len = w->prompt_len;
     base->out_pos = output->out_pos = w->s.n_tokens - w->prompt_len;
+    base->history = output->history = w->s.tokens;
     *(t->shape.orthros ? &output->pick : &base->pick) = PICK_ACCEPT;
     return t->shape.orthros ? 2 : 1;
 }
@@ -209,6 +210,8 @@ static void write_in_cycles(struct tiny *t, struct writer *writers, uint32_t n_w
             all[i].tokens = tokens[i];
             all[i].pick = PICK_PROPOSE;
             all[i].out_pos = w->s.n_tokens - w->prompt_len;
+            all[i].prompt_len = w->prompt_len;
+            all[i].history = w->s.tokens;
         }
         tiny_forward(t, all, n_writers);
         assert_int_equal(t->k->sample(t->dev), OK);
@@ -221,23 +224,33 @@ static void write_in_cycles(struct tiny *t, struct writer *writers, uint32_t n_w
     }
 }
 
+/* Greedy or seeded, and with everything that a text is counted for. */
+static struct rules rules_of_kind(int kind) {
+    static const struct bias bias[] = {{7, 3}, {11, -INFINITY}, {300, -2}};
+    struct rules rules = {.top_p = 0.95f, .seed = 11};
+    if (kind == 3 || kind == 7) rules.temperature = 0.8f, rules.seeded = true;
+    if (kind >= 5) {
+        rules.frequency = 0.7f, rules.presence = 0.5f, rules.repetition = 1.3f;
+        rules.n_bias = 3, rules.bias = bias;
+    }
+    return rules;
+}
+
 static void cycles_write_what_single_steps_write(void **state) {
     (void)state;
     enum { N = 40 };
     for (uint32_t i = 0; i < n_tables; i++)
-        for (int kind = 0; kind < 6; kind++) {
+        for (int kind = 0; kind < 8; kind++) {
             struct tiny_options o = drafting();
             o.weights = kind & 1 ? DTYPE_Q4_1 : DTYPE_BF16;
             o.kv = kind & 1 ? DTYPE_BF16 : DTYPE_F32;
             o.orthros = kind & 2;
             o.n_threads = 1 + (kind & 1);
-            if (kind > 3) o.int8 = true, o.weights = kind & 1 ? DTYPE_Q8_0 : DTYPE_Q4_0;
+            if (kind == 4 || kind == 5)
+                o.int8 = true, o.weights = kind & 1 ? DTYPE_Q8_0 : DTYPE_Q4_0;
             o.window = 10;
             struct tiny t = tiny_open(tables[i], &o);
-            struct rules rules = {.temperature = kind == 3 ? 0.8f : 0,
-                                  .top_p = 0.95f,
-                                  .seeded = kind == 3,
-                                  .seed = 11};
+            struct rules rules = rules_of_kind(kind);
             struct writer plain[2] = {writer_of(0, 30, 1, 0), writer_of(1, 9, 2, 10)};
             struct writer cycles[2] = {writer_of(4, 30, 1, 50), writer_of(2, 9, 2, 70)};
             for (int w = 0; w < 2; w++) {
@@ -283,6 +296,72 @@ static void perfect_proposals_are_all_accepted(void **state) {
             assert_memory_equal(out.tokens, plain.s.tokens + 21, (wrong + 1) * sizeof(int32_t));
             tiny_close(&t);
         }
+}
+
+/* Proposals of the engine's own: the true continuation, or with one token wrong. Rows behind the
+ * wrong one hold NaN, which is nobody's text. */
+static void given_proposals_are_verified_without_drafts(void **state) {
+    (void)state;
+    enum { K = 5 };
+    for (uint32_t i = 0; i < n_tables; i++)
+        for (uint32_t wrong = 0; wrong <= K; wrong++) {
+            struct tiny_options o = drafting();
+            o.block_size = wrong == 1 ? 0 : 8; /* a model without a draft view verifies as well */
+            o.orthros = wrong % 2;
+            o.window = 9;
+            struct tiny t = tiny_open(tables[i], &o);
+            struct rules rules = rules_of_kind(wrong % 3 ? 6 : 7);
+            t.k->slot_set(t.dev, 0, &rules);
+            t.k->slot_set(t.dev, 1, &rules);
+            struct writer plain = writer_of(0, 20, 1, 0), w = writer_of(1, 20, 1, 10);
+            write_plainly(&t, &plain, 8);
+            struct segment segments[2];
+            struct outcome out;
+            tiny_forward(&t, segments, main_segments(&t, &w, 0, 0, &segments[0], &segments[1]));
+            accept_into(&t, &w, 1);
+            int32_t tokens[1 + K];
+            memcpy(tokens, plain.s.tokens + 20, sizeof tokens);
+            if (wrong < K) tokens[1 + wrong] ^= 1;
+            uint32_t n = main_segments(&t, &w, 20, K, &segments[0], &segments[1]);
+            for (uint32_t s = 0; s < n; s++)
+                segments[s].given = true, segments[s].tokens = tokens;
+            tiny_forward(&t, segments, n);
+            for (uint32_t row = wrong + 1; row <= K; row++)
+                t.dev->logits[row * t.shape.vocab_size] = NAN;
+            t.k->accept(t.dev);
+            t.k->end(t.dev, &out);
+            assert_int_equal(out.status, OK);
+            assert_int_equal(out.n_drafted, K);
+            assert_int_equal(out.n_proposed, K);
+            assert_memory_equal(out.proposed, tokens + 1, K * sizeof *tokens);
+            assert_int_equal(out.n_accepted, wrong);
+            assert_int_equal(out.n_tokens, wrong + 1);
+            assert_memory_equal(out.tokens, plain.s.tokens + 21, (wrong + 1) * sizeof(int32_t));
+            tiny_close(&t);
+        }
+}
+
+static void a_broken_row_that_is_reached_fails(void **state) {
+    (void)state;
+    for (uint32_t wrong = 0; wrong <= 2; wrong++) {
+        struct tiny_options o = drafting();
+        struct tiny t = tiny_open(tables[n_tables - 1], &o);
+        struct writer plain = writer_of(0, 20, 1, 0), w = writer_of(1, 20, 1, 10);
+        write_plainly(&t, &plain, 8);
+        struct segment segments[2];
+        struct outcome out;
+        tiny_forward(&t, segments, main_segments(&t, &w, 0, 0, &segments[0], &segments[1]));
+        accept_into(&t, &w, 1);
+        main_segments(&t, &w, 20, 2, &segments[0], &segments[1]);
+        segments[0].given = true, segments[0].tokens = plain.s.tokens + 20;
+        tiny_forward(&t, segments, 1);
+        t.dev->logits[wrong * t.shape.vocab_size + 3] = INFINITY;
+        t.k->accept(t.dev);
+        t.k->end(t.dev, &out);
+        assert_int_equal(out.status, ERR_INVALID);
+        assert_int_equal(out.n_tokens, 0);
+        tiny_close(&t);
+    }
 }
 
 static void all_masked_rows_propose_nothing(void **state) {
@@ -352,6 +431,8 @@ int main(void) {
         cmocka_unit_test(draft_blocks_do_not_see_each_other),
         cmocka_unit_test(cycles_write_what_single_steps_write),
         cmocka_unit_test(perfect_proposals_are_all_accepted),
+        cmocka_unit_test(given_proposals_are_verified_without_drafts),
+        cmocka_unit_test(a_broken_row_that_is_reached_fails),
         cmocka_unit_test(all_masked_rows_propose_nothing),
         cmocka_unit_test(a_poisoned_sequence_fails_alone),
     };
