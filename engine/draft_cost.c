@@ -5,11 +5,11 @@
 #include "kernels/base.h"
 
 enum {
-    SINGLE_BUCKETS = 8,   /* row counts with a bucket of their own */
-    FIRST_TIMES = 3,      /* the least of so many is where a bucket starts */
-    HEARSAY_AGE = 8,      /* forwards after which a bucket with fewer is not believed any more */
-    SETTLED_TIMES = 12,   /* from then on a bucket's changes tell of the others */
-    WEIGHT_MAX = 20,      /* times that count when neighbours are pooled */
+    SINGLE_BUCKETS = 8, /* row counts with a bucket of their own */
+    FIRST_TIMES = 3,    /* the least of so many is where a bucket starts */
+    HEARSAY_AGE = 8,    /* forwards after which a bucket with fewer is not believed any more */
+    SETTLED_TIMES = 12, /* from then on a bucket's changes tell of the others */
+    WEIGHT_MAX = 20,    /* times that count when neighbours are pooled */
 };
 
 #define RATE      0.08 /* of a new time in a bucket's mean */

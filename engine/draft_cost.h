@@ -25,7 +25,7 @@ enum { DRAFT_COST_BUCKETS = 64 };
 
 struct draft_cost {
     struct draft_cost_bucket {
-        double rows, us; /* running means */
+        double rows, us;  /* running means */
         uint32_t n, last; /* times, and which forward the last was */
     } buckets[DRAFT_COST_BUCKETS];
     uint32_t n_measured; /* forwards in all */

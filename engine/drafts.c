@@ -4,13 +4,13 @@
 #include <stdlib.h>
 
 enum {
-    TRIAL_PROPOSALS = 7,   /* of a trial block at most */
-    FIRST_DISTANCE = 16,   /* passes without drafts before a trial block */
+    TRIAL_PROPOSALS = 7, /* of a trial block at most */
+    FIRST_DISTANCE = 16, /* passes without drafts before a trial block */
     MAX_DISTANCE = 256,
-    FIRST_ROWS = 4,        /* for each sequence before more is measured; then twice what was */
-    PLAIN_DISTANCE = 256,  /* steps with drafts before one without, to see what that costs now */
-    FIRST_MEASURED = 4,    /* draft forwards until their cost is believed */
-    ALLOWED_TRIALS = 8,    /* trial blocks' worth of time that may be saved up */
+    FIRST_ROWS = 4,       /* for each sequence before more is measured; then twice what was */
+    PLAIN_DISTANCE = 256, /* steps with drafts before one without, to see what that costs now */
+    FIRST_MEASURED = 4,   /* draft forwards until their cost is believed */
+    ALLOWED_TRIALS = 8,   /* trial blocks' worth of time that may be saved up */
 };
 
 #define FIRST_HAZARD   0.2   /* of a place before anything was seen: worth a try */
@@ -25,8 +25,8 @@ enum {
 #define UNLIKELY       -6.9 /* log of one in a thousand */
 #define GAIN_MIN       0.01 /* a proposal less likely to be kept than this is not made */
 #define WORTH          1.03 /* drafting must promise this much: noise should not switch it on */
-#define TRIAL_SHARE    0.02  /* of the time without drafts, which trial blocks may add */
-#define TRIAL_GROWTH   1.5   /* times the cost of one proposal, which a trial block may reach */
+#define TRIAL_SHARE    0.02 /* of the time without drafts, which trial blocks may add */
+#define TRIAL_GROWTH   1.5  /* times the cost of one proposal, which a trial block may reach */
 
 struct place {
     double trials, misses;
@@ -310,7 +310,7 @@ static void give_trials(struct drafts *d, struct draft_candidate *candidates, ui
         }
         if (state->trial || state->distance == 0) { /* it did not switch drafts on: wait longer */
             uint32_t longer = 2 * state->distance;
-            state->distance = longer == 0 ? FIRST_DISTANCE
+            state->distance = longer == 0             ? FIRST_DISTANCE
                               : longer > MAX_DISTANCE ? MAX_DISTANCE
                                                       : longer;
             state->trial = false;
@@ -337,7 +337,11 @@ static void give_trials(struct drafts *d, struct draft_candidate *candidates, ui
 void drafts_choose(struct drafts *d, struct draft_candidate *candidates, uint32_t n,
                    const struct draft_budget *budget) {
     ASSERT(n <= d->n_candidates);
-    d->outlook = (struct draft_outlook){.n_sequences = n, .tokens = n};
+    d->outlook = (struct draft_outlook){
+        .n_sequences = n,
+        .tokens = n,
+        .acceptance = 1 - d->hazard[d->has_view ? DRAFT_VIEW : DRAFT_MATCH][0],
+    };
     if (n == 0) return;
     uint32_t plain_rows = d->plain_rows = n * budget->n_streams;
     struct way way = {

@@ -68,7 +68,8 @@ struct draft_budget {
 /* What the last choice expected; for traces and gauges. */
 struct draft_outlook {
     uint32_t n_sequences, n_drafting, n_trials, n_proposed;
-    double tokens;                    /* expected of the step */
+    double tokens;                      /* expected of the step */
+    double acceptance;                  /* the engine's estimate for a block's first place */
     double plain_us, main_us, draft_us; /* costs: without drafts, and as chosen */
 };
 

@@ -16,7 +16,8 @@ enum { BLOCK = 16 };
 struct machine {
     const char *name;
     double main_0, main_1, draft_0, draft_1, floor;
-    double noise; /* each forward takes up to this share longer; one in 50 takes ten times as long */
+    double
+        noise; /* each forward takes up to this share longer; one in 50 takes ten times as long */
 };
 
 static double take(struct rng *rng, double us, double noise) {
@@ -33,12 +34,9 @@ static double draft_cost(const struct machine *m, uint32_t rows) {
 }
 
 static const struct machine MACHINES[] = {
-    {"memory-bound", 10000, 10, 10000, 10, 0, 0},
-    {"half and half", 5000, 500, 5000, 500, 0, 0},
-    {"compute-bound", 0, 1000, 0, 1000, 0, 0},
-    {"ridge at 32 rows", 0, 300, 0, 300, 9600, 0},
-    {"cheap drafts", 10000, 200, 1000, 20, 0, 0},
-    {"dear drafts", 2000, 100, 8000, 400, 0, 0},
+    {"memory-bound", 10000, 10, 10000, 10, 0, 0}, {"half and half", 5000, 500, 5000, 500, 0, 0},
+    {"compute-bound", 0, 1000, 0, 1000, 0, 0},    {"ridge at 32 rows", 0, 300, 0, 300, 9600, 0},
+    {"cheap drafts", 10000, 200, 1000, 20, 0, 0}, {"dear drafts", 2000, 100, 8000, 400, 0, 0},
     {"noisy", 5000, 300, 5000, 300, 0, 0.3},
 };
 
@@ -236,9 +234,9 @@ static double speed_of_fixed(const struct machine *m, const struct drafter *q, u
 
 static void choice_is_near_the_best_fixed_length_and_never_much_below_off(void **state) {
     (void)state;
-    static const struct drafter DRAFTERS[] = {{0, 0},      {0.05, 0},    {0.15, 0}, {0.3, 0},
-                                              {0.1, 0.05}, {0.02, 0.02}, {0.6, 0},  {0.9, 0},
-                                              {1, 0}};
+    static const struct drafter DRAFTERS[] = {{0, 0},   {0.05, 0},   {0.15, 0},
+                                              {0.3, 0}, {0.1, 0.05}, {0.02, 0.02},
+                                              {0.6, 0}, {0.9, 0},    {1, 0}};
     static const uint32_t COUNTS[] = {1, 4, 32};
     struct rng rng;
     rng_seed(&rng, test_seed());
@@ -266,8 +264,8 @@ static void choice_is_near_the_best_fixed_length_and_never_much_below_off(void *
                     print_message("%s%-16s hazard %g + %g i, %u seqs, %u streams: %.3f of off, "
                                   "%.3f of the best fixed (%u rows), %.1f a pass\n",
                                   bad ? "BAD " : "", m->name, DRAFTERS[j].h0, DRAFTERS[j].h1, n,
-                                  streams, speed / off, speed / best,
-                                  best_rows, (double)run.n_proposed / (n * steps));
+                                  streams, speed / off, speed / best, best_rows,
+                                  (double)run.n_proposed / (n * steps));
                 }
     assert_int_equal(n_bad, 0);
 }
