@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     TRIAL_PROPOSALS = 7, /* of a trial block at most */
@@ -66,7 +67,10 @@ static void smooth(struct drafts *d, enum draft_source source) {
 static double level_of(const struct drafts *d, const struct draft_state *state,
                        enum draft_source source) {
     double prior = (state->restarted ? RESTART_WEIGHT : SEQ_WEIGHT) * d->hazard[source][0];
-    return (state->misses + prior) / (state->expected + prior);
+    double expected = 0;
+    for (int s = 0; s < DRAFT_SOURCES; s++)
+        expected += state->trials[s] * d->hazard[s][0];
+    return (state->misses + prior) / (expected + prior);
 }
 
 double drafts_acceptance(const struct drafts *d, const struct draft_state *state,
@@ -76,26 +80,32 @@ double drafts_acceptance(const struct drafts *d, const struct draft_state *state
     return 1 - fmin(h, 1);
 }
 
+/* A trial of this place, as so many of the first. */
+static double relative(const struct drafts *d, enum draft_source source, uint32_t place) {
+    return d->hazard[source][place] / d->hazard[source][0];
+}
+
 /* Count the run that the pass goes on with. True: it is so unlikely that the estimate began anew. */
 static bool notice_run(struct drafts *d, struct draft_state *state, enum draft_source source,
                        uint32_t n_kept, bool missed) {
     bool misses = missed && n_kept == 0, kept = !missed;
     bool goes_on = (misses && !state->run_kept) || (kept && !state->run_misses);
     if (!goes_on) {
-        state->surprise = state->run_expected = 0;
+        state->surprise = 0;
+        memset(state->run_trials, 0, sizeof state->run_trials);
         state->run_misses = state->run_kept = 0;
     }
     if (!misses && !kept) return false;
     for (uint32_t i = 0; i < n_kept + missed; i++) {
         double p = drafts_acceptance(d, state, source, i);
         state->surprise += log(fmax(missed ? 1 - p : p, 1e-6));
-        state->run_expected += d->hazard[source][i];
+        state->run_trials[source] += relative(d, source, i);
     }
     state->run_misses += missed;
     state->run_kept += n_kept;
     if (state->surprise > UNLIKELY) return false;
     state->misses = state->run_misses;
-    state->expected = state->run_expected;
+    memcpy(state->trials, state->run_trials, sizeof state->trials);
     state->restarted = true;
     state->surprise = 0;
     return true;
@@ -111,7 +121,9 @@ void drafts_learn(struct drafts *d, struct draft_state *state, enum draft_source
     bool anew = notice_run(d, state, source, n_accepted, missed);
     for (uint32_t i = 0; i < n_trials && !anew; i++) {
         state->misses = state->misses * SEQ_DECAY + (i == n_accepted);
-        state->expected = state->expected * SEQ_DECAY + d->hazard[source][i];
+        for (int s = 0; s < DRAFT_SOURCES; s++)
+            state->trials[s] *= SEQ_DECAY;
+        state->trials[source] += relative(d, source, i);
     }
     for (uint32_t i = 0; i < DRAFT_MAX; i++) {
         struct place *p = &d->places[source][i];

@@ -9,8 +9,8 @@
  * Estimate. The engine keeps g(i) for every place, from decayed counts; a place with few trials leans
  * on the one before it, so a depth never tried looks like the last one that was (Orthrus: acceptance
  * falls with depth, how fast is for the counts to say). A sequence keeps one factor over them,
- * h(i) = level * g(i): level = (misses + w g(0)) / (sum of g over its trials + w g(0)), decayed too. A
- * new sequence has level 1. A run of misses, or of proposals kept, that the estimate calls unlikely
+ * h(i) = level * g(i): level = (misses + w g(0)) / (sum of g over its trials + w g(0)), decayed too,
+ * with g as it is now, so that what moved g is not counted twice. A new sequence has level 1. A run of misses, or of proposals kept, that the estimate calls unlikely
  * (less than one in a thousand) makes it begin anew from that run: texts change their mind quickly.
  *
  * Choice. All decoding sequences of a step draft together, since a forward reads the weights once:
@@ -41,10 +41,11 @@ enum draft_source { DRAFT_VIEW, DRAFT_MATCH_SHORT, DRAFT_MATCH, DRAFT_MATCH_LONG
 
 /* A sequence's part; starts as zeros. */
 struct draft_state {
-    double misses, expected; /* decayed: refusals, and the sum of g over all trials */
-    double surprise;         /* log-likelihood of the run that is going on */
+    double misses;                /* decayed: refusals */
+    double trials[DRAFT_SOURCES]; /* and trials, each counted as g of its place / g of the first */
+    double surprise;              /* log-likelihood of the run that is going on */
     uint32_t run_misses, run_kept;
-    double run_expected; /* sum of g over the run's trials */
+    double run_trials[DRAFT_SOURCES];
     bool restarted;      /* the engine's g is no guide here: it weighs less */
     uint32_t idle;       /* passes since anything was proposed */
     uint32_t distance;   /* passes until the next trial block, 0 = the first distance */

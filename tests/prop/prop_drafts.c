@@ -3,11 +3,10 @@
  * drafts, useless drafts cost next to nothing, good ones are used. */
 #include "tests/harness.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine_internal.h"
 #include "tests/scripted/scripted.h"
 
 enum { VOCAB = 40, EOS = VOCAB, BLOCK = 16, CONTEXT = 4096, TEXTS_MAX = 8 };
@@ -123,7 +122,6 @@ static struct run run_texts(struct model *model, const struct machine *machine, 
         }
         for (int rc = 1; rc > 0;) {
             rc = engine_step(engine, time.now_us);
-            scheduler_check(engine->scheduler);
             struct event event;
             while (engine_next_event(engine, &event)) {
                 assert_true(event.kind != EVENT_FAILED);
