@@ -15,7 +15,8 @@ enum {
 };
 
 #define FIRST_HAZARD   0.2   /* of a place before anything was seen: worth a try */
-#define PLACE_WEIGHT   8     /* trials that this, or the place before, counts for */
+#define FIRST_WEIGHT   8     /* trials that this counts for at the first place */
+#define PLACE_WEIGHT   24    /* and the place before at each other one */
 #define PLACE_DECAY    0.995 /* of a place's counts, each trial */
 #define FORGET         0.999 /* of every place's counts, each pass: what is not tried is forgotten */
 #define HAZARD_MIN     0.005
@@ -59,7 +60,8 @@ static void smooth(struct drafts *d, enum draft_source source) {
     double before = FIRST_HAZARD;
     for (uint32_t i = 0; i < DRAFT_MAX; i++) {
         const struct place *p = &d->places[source][i];
-        before = (p->misses + PLACE_WEIGHT * before) / (p->trials + PLACE_WEIGHT);
+        double weight = i == 0 ? FIRST_WEIGHT : PLACE_WEIGHT;
+        before = (p->misses + weight * before) / (p->trials + weight);
         d->hazard[source][i] = fmin(fmax(before, HAZARD_MIN), HAZARD_MAX);
     }
 }

@@ -251,8 +251,10 @@ static void choice_is_never_far_from_the_best_fixed_length(void **state) {
                     struct run fixed = run_texts(model, m, rows, ids, N, n_texts, 1, false);
                     if (fixed.us < best) best = fixed.us;
                 }
-                double near = best < off.us / 1.5 ? 1.15 : 1.3; /* a small gain may be missed */
-                if (got.us > 1.06 * off.us || got.us > near * best)
+                /* Learning and trial blocks take their time in a text so short, the longer the dearer
+                 * drafts are; test_drafts asks for more of long runs. */
+                double saved = off.us - got.us, possible = off.us - best;
+                if (saved < -0.06 * off.us || saved < 0.5 * possible - 0.08 * off.us)
                     fail_msg("%s, agreement %g, %u texts: %.3f of off, %.3f of the best fixed",
                              m->name, QUALITIES[q], n_texts, got.us / off.us, got.us / best);
             }
