@@ -46,10 +46,10 @@ struct draft_state {
     double surprise;              /* log-likelihood of the run that is going on */
     uint32_t run_misses, run_kept;
     double run_trials[DRAFT_SOURCES];
-    bool restarted;      /* the engine's g is no guide here: it weighs less */
-    uint32_t idle;       /* passes since anything was proposed */
-    uint32_t distance;   /* passes until the next trial block, 0 = the first distance */
-    bool trial;          /* what was proposed last was a trial block */
+    bool restarted;    /* the engine's g is no guide here: it weighs less */
+    uint32_t idle;     /* passes since anything was proposed */
+    uint32_t distance; /* passes until the next trial block, 0 = the first distance */
+    bool trial;        /* what was proposed last was a trial block */
 };
 
 /* One decoding sequence of a step. */

@@ -9,7 +9,8 @@ enum { HEADS_MAX = 1 << 14 };
 /* A place is the index of a pair's second token, so it is never 0, which ends a chain. */
 struct ngram {
     uint32_t n_tokens, n_heads;
-    uint32_t cells[]; /* heads [n_heads]: latest place of a hash; then [tokens_cap]: the one before */
+    uint32_t
+        cells[]; /* heads [n_heads]: latest place of a hash; then [tokens_cap]: the one before */
 };
 
 static uint32_t heads_for(uint32_t tokens_cap) {

@@ -17,10 +17,10 @@
 #include <stdint.h>
 
 enum {
-    NGRAM_MIN = 2,       /* tokens that must match */
-    NGRAM_MAX = 8,       /* and are compared at most */
-    NGRAM_ROWS = 16,     /* rows of a verification: 15 proposals at most */
-    NGRAM_TRIES = 64,    /* earlier places that a look-up compares */
+    NGRAM_MIN = 2,    /* tokens that must match */
+    NGRAM_MAX = 8,    /* and are compared at most */
+    NGRAM_ROWS = 16,  /* rows of a verification: 15 proposals at most */
+    NGRAM_TRIES = 64, /* earlier places that a look-up compares */
 };
 
 struct ngram; /* opaque, in the caller's memory */

@@ -19,10 +19,8 @@ struct machine {
 };
 
 static const struct machine MACHINES[] = {
-    {"memory-bound", 10000, 10, 10000, 10},
-    {"half and half", 5000, 400, 5000, 400},
-    {"compute-bound", 100, 1000, 100, 1000},
-    {"cheap drafts", 10000, 300, 2000, 100},
+    {"memory-bound", 10000, 10, 10000, 10},  {"half and half", 5000, 400, 5000, 400},
+    {"compute-bound", 100, 1000, 100, 1000}, {"cheap drafts", 10000, 300, 2000, 100},
     {"dear drafts", 3000, 100, 9000, 300},
 };
 
@@ -94,7 +92,8 @@ struct run {
 static struct run run_texts(struct model *model, const struct machine *machine, int32_t drafts,
                             const int32_t *ids, uint32_t n, uint32_t n_texts, uint32_t n_rounds,
                             bool seeded) {
-    struct scripted_time time = {.now_us = 1000, .cost_us = cost_us, .arg = (void *)(uintptr_t)machine};
+    struct scripted_time time = {
+        .now_us = 1000, .cost_us = cost_us, .arg = (void *)(uintptr_t)machine};
     scripted_set_time(model, &time);
     struct engine_config config;
     engine_config_defaults(&config);

@@ -41,8 +41,8 @@ static void looks_up_the_longest_then_latest_match(void **state) {
             uint32_t add = 1 + rng_below(&rng, 12); /* as much as a cycle may add */
             uint32_t from = rng_below(&rng, n + 1); /* half of it copied from before */
             for (uint32_t i = 0; i < add && n < CAP; i++, n++)
-                tokens[n] = round % 2 && from + i < n ? tokens[from + i]
-                                                      : (int32_t)rng_below(&rng, vocab);
+                tokens[n] =
+                    round % 2 && from + i < n ? tokens[from + i] : (int32_t)rng_below(&rng, vocab);
             ngram_extend(g, tokens, n);
             uint32_t place = 0, want = naive(tokens, n, &place), got;
             uint32_t n_out = ngram_propose(g, tokens, n, 5, out, &got);
