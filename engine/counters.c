@@ -88,6 +88,8 @@ void counters_read(const struct counters *c, struct engine_gauges *out) {
     out->generated_tokens = load(&c->generated_tokens);
     out->proposed_tokens = load(&c->proposed_tokens);
     out->accepted_tokens = load(&c->accepted_tokens);
+    out->draft_length = c->draft_length;
+    out->draft_acceptance = c->draft_acceptance;
     out->preemptions = load(&c->preemptions);
     out->page_evictions = load(&c->page_evictions);
     out->prefix_query_tokens = load(&c->prefix_query_tokens);

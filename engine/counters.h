@@ -21,6 +21,7 @@ struct counters {
     _Atomic uint64_t prompt_tokens, generated_tokens, proposed_tokens, accepted_tokens, preemptions;
     _Atomic uint64_t page_evictions, prefix_query_tokens, prefix_hit_tokens;
     _Atomic uint64_t accepted_position[DRAFT_POSITIONS_MAX];
+    _Atomic double draft_length, draft_acceptance;
     struct live_histogram step_us[FORWARD_KINDS];
     struct live_histogram inter_token_us;
     struct live_histogram accepted_length;

@@ -37,15 +37,17 @@ void engine_config_defaults(struct engine_config *config) {
 static int resolve_drafts(struct engine *engine, struct err *err) {
     uint32_t block = engine->model->shape.block_size;
     int32_t want = engine->config.drafts;
-    if (want < DRAFTS_AUTO)
-        return err_set(err, ERR_INVALID, "drafts: %d rows, expected auto, off or 2 to %u", want,
-                       block);
+    if (want < DRAFTS_NGRAM)
+        return err_set(err, ERR_INVALID, "drafts: %d rows, expected auto, off, ngram or 2 to %u",
+                       want, block);
     if (want > 0 && block == 0)
         return err_set(err, ERR_INVALID, "drafts: %d rows, but the model has no draft view", want);
     if (want > 0 && (want < 2 || (uint32_t)want > block))
-        return err_set(err, ERR_INVALID, "drafts: %d rows, expected auto, off or 2 to %u", want,
-                       block);
-    engine->info.draft_block = want == DRAFTS_AUTO ? block : (uint32_t)want;
+        return err_set(err, ERR_INVALID, "drafts: %d rows, expected auto, off, ngram or 2 to %u",
+                       want, block);
+    engine->info.draft_block = want == DRAFTS_AUTO    ? block
+                               : want == DRAFTS_NGRAM ? NGRAM_ROWS
+                                                      : (uint32_t)want;
     return OK;
 }
 
@@ -174,6 +176,11 @@ static int allocate(struct engine *engine) {
         .has_state = has_state,
         .state_reach = PAGE_TOKENS - 1 + block, /* what kernels.h promises of the ring */
     };
+    bool given = config->drafts == DRAFTS_NGRAM;
+    if (config->drafts < 0 && engine->info.draft_block) {
+        engine->drafts = drafts_create(config->max_num_seqs, engine->limits.max_rows, !given);
+        if (!engine->drafts) return ERR_NOMEM;
+    }
     struct scheduler_config scheduler = {
         .n_slots = config->max_num_seqs,
         .max_rows = engine->limits.max_rows,
@@ -181,6 +188,8 @@ static int allocate(struct engine *engine) {
         .prefill_chunk = config->prefill_chunk,
         .n_streams = model->shape.orthros ? 2 : 1,
         .draft_block = engine->info.draft_block,
+        .drafts = engine->drafts,
+        .given = given,
         .max_position = model->shape.max_position,
         .mask_token = model->shape.mask_token,
         .prefill_first = config->prefill_first,
@@ -233,6 +242,7 @@ void engine_destroy(struct engine *engine) {
     sequence_destroy(engine->ended);
     if (engine->wake_fd >= 0) close(engine->wake_fd);
     scheduler_destroy(engine->scheduler);
+    drafts_destroy(engine->drafts);
     prefix_cache_destroy(engine->cache);
     page_pool_destroy(engine->pool);
     ring_destroy(engine->commands);
@@ -278,7 +288,8 @@ int engine_submit(struct engine *engine, struct request *request, struct err *er
     if (request->max_tokens > max_len - request->n_prompt)
         request->max_tokens = max_len - request->n_prompt;
     struct sequence *seq =
-        sequence_create(request, engine->model, request->max_tokens, engine->info.draft_block);
+        sequence_create(request, engine->model, request->max_tokens, engine->info.draft_block,
+                        engine->config.drafts == DRAFTS_NGRAM);
     if (!seq)
         return err_set(err, ERR_NOMEM, "no memory for a sequence of %u tokens",
                        request->n_prompt + request->max_tokens);

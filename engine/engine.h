@@ -194,7 +194,7 @@ struct engine_info {
     uint32_t max_num_seqs;
     uint32_t page_tokens;
     uint32_t n_pages;
-    uint32_t draft_block; /* rows a drafting sequence gets, 0 = drafts off */
+    uint32_t draft_block; /* rows a drafting sequence gets (at most), 0 = drafts off */
     const char *kv_dtype;
     uint64_t kv_bytes, workspace_bytes;
     const char *notice; /* what was lowered at start and why, or NULL; for one log line */
@@ -261,6 +261,8 @@ struct engine_gauges {
     uint64_t generated_tokens; /* that became part of a text */
     uint64_t proposed_tokens;  /* offered to a verifying pass */
     uint64_t accepted_tokens;  /* kept by it, and not cut by an ending */
+    double draft_length;       /* proposals of a decoding sequence in the last step, the mean */
+    double draft_acceptance;   /* estimate for the first place of a block, 0 where none is made */
     uint64_t preemptions;
     uint64_t page_evictions;                         /* cached pages given to others */
     uint64_t prefix_query_tokens;                    /* prompt tokens that were looked up */

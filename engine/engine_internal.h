@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "engine/counters.h"
+#include "engine/drafts.h"
 #include "engine/engine.h"
 #include "engine/forward.h"
 #include "engine/model.h"
@@ -57,6 +58,7 @@ struct engine {
     struct scheduler *scheduler;
     struct outcome *outcomes; /* [max_num_seqs] */
     size_t event_bytes_max;   /* one event's record at most */
+    struct drafts *drafts;    /* --drafts auto and ngram, else NULL */
     double us_per_row;        /* running estimate of what a prefill row costs */
     bool failed;
     bool was_idle;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/ngram.h"
 enum {
     LOOK_MAX = 16,     /* sequences without room that one plan looks at */
     OVERTAKE_MAX = 16, /* admissions while one lacks pages, until nobody passes it any more, */
@@ -27,7 +28,9 @@ struct scheduler {
     struct sequence **shorter; /* those that prefill, all but the first, by what is left to do */
     struct work *work;
     struct segment *draft_segments, *main_segments;
-    int32_t *draft_tokens; /* [n_slots][draft_block]: y, mask, mask, ... */
+    int32_t
+        *draft_tokens; /* [n_slots][draft_block + 1]: y, mask, mask, ..; or y and what is given */
+    struct draft_candidate *candidates; /* [n_slots] */
 };
 
 struct scheduler *scheduler_create(const struct scheduler_config *config,
@@ -47,8 +50,9 @@ struct scheduler *scheduler_create(const struct scheduler_config *config,
     s->draft_segments = calloc(n, sizeof *s->draft_segments);
     s->main_segments = calloc(2 * (size_t)n, sizeof *s->main_segments);
     s->draft_tokens = calloc((size_t)n * (config->draft_block + 1), sizeof *s->draft_tokens);
+    s->candidates = calloc(n, sizeof *s->candidates);
     if (!s->running || !s->order || !s->shorter || !s->work || !s->draft_segments ||
-        !s->main_segments || !s->draft_tokens) {
+        !s->candidates || !s->main_segments || !s->draft_tokens) {
         scheduler_destroy(s);
         return NULL;
     }
@@ -64,6 +68,7 @@ void scheduler_destroy(struct scheduler *s) {
     free(s->draft_segments);
     free(s->main_segments);
     free(s->draft_tokens);
+    free(s->candidates);
     free(s);
 }
 
@@ -294,15 +299,25 @@ static uint32_t draft_room(struct scheduler *s, struct sequence *seq, uint32_t n
     return n_draft;
 }
 
-/* Draft blocks where rows allow a whole one. */
-static void plan_drafts(struct scheduler *s, struct budget *left, struct plan *plan) {
+/* Rows of the longest block that fits below the context's end. */
+static uint32_t block_room(const struct scheduler *s, const struct sequence *seq) {
+    uint32_t room = s->config.max_position - seq->n_kv;
+    return room < s->config.draft_block ? room : s->config.draft_block;
+}
+
+/* Where the tokens of a sequence's draft rows are, or its newest token and what is given. */
+static int32_t *draft_tokens(const struct scheduler *s, const struct sequence *seq) {
+    return s->draft_tokens + (size_t)seq->slot * (s->config.draft_block + 1);
+}
+
+/* Draft blocks of one length where rows allow a whole one. */
+static void plan_fixed_drafts(struct scheduler *s, struct budget *left, struct plan *plan) {
     for (uint32_t i = 0; i < plan->n_work; i++) {
         struct work *w = &plan->work[i];
         struct sequence *seq = w->seq;
         /* The block keeps its length, which proposals depend on, but near the token limit no more
          * rows are verified than tokens may come. */
-        uint32_t block = s->config.draft_block, to_come = seq->max_tokens - seq->n_output;
-        if (block > s->config.max_position - seq->n_kv) block = s->config.max_position - seq->n_kv;
+        uint32_t block = block_room(s, seq), to_come = seq->max_tokens - seq->n_output;
         uint32_t n_draft = (block < to_come ? block : to_come) - 1;
         if (n_draft == 0) continue;
         if (left->draft_rows < block || left->draft_logits < block - 1 ||
@@ -320,6 +335,61 @@ static void plan_drafts(struct scheduler *s, struct budget *left, struct plan *p
         w->n_draft = n_draft;
         w->n_rows = 1 + n_draft;
     }
+}
+
+/* What stood earlier in the text, up to the first token that would end it. Returns how many. */
+static uint32_t look_up(struct scheduler *s, struct sequence *seq, uint32_t n_max,
+                        enum draft_source *source) {
+    uint32_t n_matched, n = 0;
+    int32_t *tokens = draft_tokens(s, seq);
+    ngram_extend(seq->ngram, seq->tokens, seq->n_tokens);
+    uint32_t n_found =
+        ngram_propose(seq->ngram, seq->tokens, seq->n_tokens, n_max, tokens + 1, &n_matched);
+    tokens[0] = seq->tokens[seq->n_kv];
+    *source = n_matched <= 2 ? DRAFT_MATCH_SHORT : n_matched <= 4 ? DRAFT_MATCH : DRAFT_MATCH_LONG;
+    for (bool ends = false; n < n_found && !ends;) {
+        int32_t id = tokens[++n];
+        for (uint32_t e = 0; e < seq->rules.n_end_ids; e++)
+            ends = ends || id == seq->rules.end_ids[e];
+    }
+    return n;
+}
+
+/* As many proposals as pay, of all sequences together. */
+static void plan_chosen_drafts(struct scheduler *s, struct budget *left, struct plan *plan) {
+    for (uint32_t i = 0; i < plan->n_work; i++) {
+        struct sequence *seq = plan->work[i].seq;
+        struct draft_candidate *c = &s->candidates[i];
+        uint32_t block = block_room(s, seq), to_come = seq->max_tokens - seq->n_output;
+        *c = (struct draft_candidate){.state = &seq->drafts, .source = DRAFT_VIEW};
+        c->n_max = (block < to_come ? block : to_come) - 1;
+        if (s->config.given) c->n_max = look_up(s, seq, c->n_max, &c->source);
+    }
+    drafts_choose(s->config.drafts, s->candidates, plan->n_work,
+                  &(struct draft_budget){.main_rows = left->main_rows,
+                                         .main_logits = left->main_logits,
+                                         .draft_rows = left->draft_rows,
+                                         .draft_logits = left->draft_logits,
+                                         .n_streams = s->config.n_streams});
+    for (uint32_t i = 0; i < plan->n_work; i++) {
+        struct work *w = &plan->work[i];
+        uint32_t n = s->candidates[i].n_draft;
+        if (n > 0) n = draft_room(s, w->seq, n);
+        if (n == 0) continue;
+        left->main_rows -= n * s->config.n_streams;
+        left->main_logits -= n;
+        w->n_block = s->config.given ? 0 : n + 1;
+        w->n_draft = n;
+        w->n_rows = 1 + n;
+        w->source = s->candidates[i].source;
+    }
+}
+
+static void plan_drafts(struct scheduler *s, struct budget *left, struct plan *plan) {
+    if (s->config.drafts)
+        plan_chosen_drafts(s, left, plan);
+    else
+        plan_fixed_drafts(s, left, plan);
 }
 
 /* A chunk of at most `rows` rows for one sequence; returns how many it takes. */
@@ -401,7 +471,7 @@ static struct segment main_segment(const struct scheduler *s, const struct work 
                                    enum view view) {
     struct sequence *seq = w->seq;
     bool has_logits = w->samples && (s->config.n_streams == 1 || view == VIEW_OUTPUT);
-    bool prefill = seq->state == SEQ_PREFILL;
+    bool prefill = seq->state == SEQ_PREFILL, given = s->config.given && w->n_draft > 0;
     uint32_t skip = prefill && view == VIEW_OUTPUT ? w->n_rows - 1 : 0; /* only the last position */
     return (struct segment){
         .slot = seq->slot,
@@ -410,22 +480,23 @@ static struct segment main_segment(const struct scheduler *s, const struct work 
         .pos = seq->n_kv + skip,
         .n_rows = w->n_rows - skip,
         .n_proposed = w->n_draft,
+        .given = given,
         .n_logits = has_logits ? 1 + w->n_draft : 0,
         .out_pos = seq->n_output,
         .prompt_len = seq->n_prompt,
-        .tokens = seq->tokens + seq->n_kv + skip,
+        .tokens = given ? draft_tokens(s, seq) : seq->tokens + seq->n_kv + skip,
         .history = seq->tokens,
         .pages = seq->pages,
     };
 }
 
 static void build_forwards(struct scheduler *s, struct plan *plan) {
-    uint32_t n_draft = 0, n_main = 0, stride = s->config.draft_block + 1;
+    uint32_t n_draft = 0, n_main = 0;
     for (uint32_t i = 0; i < plan->n_work; i++) {
         const struct work *w = &plan->work[i];
         if (!w->n_block) continue;
         struct sequence *seq = w->seq;
-        int32_t *tokens = s->draft_tokens + (size_t)seq->slot * stride;
+        int32_t *tokens = draft_tokens(s, seq);
         tokens[0] = seq->tokens[seq->n_kv];
         for (uint32_t r = 1; r < w->n_block; r++)
             tokens[r] = s->config.mask_token;

@@ -9,10 +9,11 @@
  * starves. One that waits for pages lets those behind it pass, but only so many. When pages run out:
  * draft blocks are shortened first (before their proposals are drawn), cached pages are evicted,
  * then the youngest sequence of the lowest priority is preempted; nobody is preempted for a draft.
- * Engine thread only. */
+ * How long blocks are is chosen by drafts.h, or fixed. Engine thread only. */
 #ifndef GERYON_SCHEDULER_H
 #define GERYON_SCHEDULER_H
 
+#include "engine/drafts.h"
 #include "engine/reuse.h"
 
 struct scheduler_config {
@@ -21,8 +22,10 @@ struct scheduler_config {
     uint32_t max_logit_rows; /* rows with logits of one forward */
     uint32_t prefill_chunk;  /* 0 = no own limit */
     uint32_t n_streams;      /* rows a decoded position takes: 2 in an Orthros model */
-    uint32_t draft_block;    /* rows of a draft block, 0 = no drafts */
-    uint32_t max_position;   /* no row stands at or beyond it */
+    uint32_t draft_block;    /* rows of a draft block (at most), 0 = no drafts */
+    struct drafts *drafts;   /* chooses how many rows; NULL: always draft_block */
+    bool given;            /* proposals come from the text itself (ngram.h), not from draft rows */
+    uint32_t max_position; /* no row stands at or beyond it */
     int32_t mask_token;
     bool prefill_first; /* nothing decodes while a prompt is being computed */
 };
@@ -48,8 +51,9 @@ struct work {
     struct sequence *seq;
     uint32_t n_rows;  /* main positions: a prefill chunk, or 1 + n_draft */
     uint32_t n_block; /* rows of the draft block, 0 = none */
-    uint32_t n_draft; /* proposals to verify, n_block - 1 or fewer before the token limit */
-    bool samples;     /* its last rows pick tokens (a PICK_ACCEPT segment) */
+    uint32_t n_draft; /* proposals to verify; a fixed block may have more before the token limit */
+    enum draft_source source; /* of the proposals */
+    bool samples;             /* its last rows pick tokens (a PICK_ACCEPT segment) */
 };
 
 struct plan {

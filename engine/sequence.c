@@ -6,10 +6,10 @@
 
 #include "engine/model.h"
 
-/* One block of memory: the struct, its text stream, tokens, block table, logit bias. Pages of it that
+/* One block of memory: the struct, its text stream, tokens, block table, logit bias, index. Pages of it that
  * are never reached are never touched, so room for the whole context costs address space only. */
 struct sequence *sequence_create(struct request *request, const struct model *model,
-                                 uint32_t max_tokens, uint32_t draft_block) {
+                                 uint32_t max_tokens, uint32_t draft_block, bool ngram) {
     uint32_t step_tokens = draft_block ? draft_block : 1;
     uint32_t tokens_cap = request->n_prompt + max_tokens;
     uint32_t pages_cap = (uint32_t)div_ceil(tokens_cap, PAGE_TOKENS);
@@ -17,7 +17,8 @@ struct sequence *sequence_create(struct request *request, const struct model *mo
     size_t tokens_at = align_up(text_at + text_bytes_needed(model->tokenizer, step_tokens), 64);
     size_t pages_at = align_up(tokens_at + tokens_cap * sizeof(int32_t), 64);
     size_t bias_at = align_up(pages_at + pages_cap * sizeof(uint32_t), 64);
-    size_t total = align_up(bias_at + request->sampling.n_bias * sizeof(struct bias), 64);
+    size_t ngram_at = align_up(bias_at + request->sampling.n_bias * sizeof(struct bias), 64);
+    size_t total = align_up(ngram_at + (ngram ? ngram_bytes(tokens_cap) : 0), 64);
     char *block = aligned_alloc(64, total);
     if (!block) return NULL;
     struct sequence *seq = (struct sequence *)(void *)block;
@@ -34,6 +35,10 @@ struct sequence *sequence_create(struct request *request, const struct model *mo
         .pages = (uint32_t *)(void *)(block + pages_at),
     };
     memcpy(seq->tokens, request->prompt, request->n_prompt * sizeof(int32_t));
+    if (ngram) {
+        seq->ngram = ngram_init(block + ngram_at, tokens_cap);
+        ngram_extend(seq->ngram, seq->tokens, seq->n_tokens);
+    }
     const struct sampling *wants = &request->sampling;
     seq->text = text_init(block + text_at, model->tokenizer, wants, step_tokens);
     seq->rules = (struct rules){

@@ -10,7 +10,9 @@
 #ifndef GERYON_SEQUENCE_H
 #define GERYON_SEQUENCE_H
 
+#include "engine/drafts.h"
 #include "engine/engine.h"
+#include "engine/ngram.h"
 #include "engine/page_pool.h"
 #include "engine/text.h"
 #include "kernels/kernels.h"
@@ -53,15 +55,17 @@ struct sequence {
     } shown;
 
     struct rules rules;
+    struct draft_state drafts;
+    struct ngram *ngram; /* --drafts ngram: the index of its tokens, else NULL */
     struct text_stream *text;
     struct seq_stats stats;
     struct sequence *prev, *next; /* in the waiting line */
 };
 
 /* Loop thread. Room for the request's prompt and max_tokens more; copies the prompt. eos: the
- * model's end-of-sequence ids. NULL without memory. */
+ * model's end-of-sequence ids. ngram: with an index of its tokens. NULL without memory. */
 struct sequence *sequence_create(struct request *request, const struct model *model,
-                                 uint32_t max_tokens, uint32_t draft_block);
+                                 uint32_t max_tokens, uint32_t draft_block, bool ngram);
 void sequence_destroy(struct sequence *seq);
 
 /* Make the block table cover positions 0 .. n_positions - 1; fresh pages are cleared on the

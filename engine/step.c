@@ -135,10 +135,10 @@ static void remember_cycle(struct engine *engine, const struct outcome *outcome)
 
 /* A pass over a decoding text: what was offered, kept and yielded; n_accepted and n_emitted without
  * what an ending cut off. */
-static void count_pass(struct engine *engine, const struct work *work, uint32_t n_accepted,
+static void count_pass(struct engine *engine, uint32_t n_proposed, uint32_t n_accepted,
                        uint32_t n_emitted) {
     struct counters *c = &engine->counters;
-    add(&c->proposed_tokens, work->n_draft);
+    add(&c->proposed_tokens, n_proposed);
     add(&c->accepted_tokens, n_accepted);
     for (uint32_t i = 0; i < n_accepted; i++)
         add(&c->accepted_position[i], 1);
@@ -168,7 +168,10 @@ static void absorb_outcome(struct engine *engine, const struct work *work,
         seq->stats.last_token_us = now_us;
     }
     add(&engine->counters.generated_tokens, n_emitted);
-    if (seq->state == SEQ_DECODE) count_pass(engine, work, n_accepted, n_emitted);
+    if (seq->state == SEQ_DECODE) count_pass(engine, outcome->n_proposed, n_accepted, n_emitted);
+    if (engine->drafts && seq->state == SEQ_DECODE && outcome->n_proposed > 0)
+        drafts_learn(engine->drafts, &seq->drafts, work->source, outcome->n_proposed,
+                     outcome->n_accepted, ending.finish != FINISH_NONE);
     if (engine->config.keep_cycles && engine->info.draft_block && seq->state == SEQ_DECODE)
         remember_cycle(engine, outcome);
     /* Everything but the newest token is committed; refused drafts are cut off. A text that ended
@@ -209,7 +212,7 @@ static void absorb(struct engine *engine, const struct plan *plan, uint64_t now_
             if (!work->samples && seq->n_kv == sequence_prefill_end(seq) && seq->n_output > 0)
                 seq->state = SEQ_DECODE; /* a preempted text is whole again */
         } else {
-            seq->stats.draft_passes += work->n_draft > 0;
+            seq->stats.draft_passes += work->n_block > 0;
             seq->stats.verify_passes++;
         }
         if (!work->samples) {
@@ -242,37 +245,69 @@ static uint32_t prefill_bound(const struct engine *engine) {
 }
 
 static enum forward_kind kind_of(const struct plan *plan) {
-    if (plan->draft.n_segments) return FORWARD_VERIFY;
-    for (uint32_t i = 0; i < plan->n_work; i++)
-        if (plan->work[i].seq->state == SEQ_DECODE) return FORWARD_DECODE;
-    return FORWARD_PREFILL;
+    enum forward_kind kind = FORWARD_PREFILL;
+    for (uint32_t i = 0; i < plan->n_work; i++) {
+        if (plan->work[i].n_draft > 0) return FORWARD_VERIFY;
+        if (plan->work[i].seq->state == SEQ_DECODE) kind = FORWARD_DECODE;
+    }
+    return kind;
 }
 
-static int run_cycle(struct engine *engine, const struct plan *plan) {
+/* What the two forwards of a cycle took. */
+struct cycle_times {
+    uint64_t draft_us, main_us;
+};
+
+static int run_cycle(struct engine *engine, const struct plan *plan, struct cycle_times *took) {
     const struct kernels *kernels = engine->model->kernels;
     struct device *device = engine->model->device;
     const struct model_shape *shape = &engine->model->shape;
     int rc = OK;
     uint64_t begun_us = clock_us(engine);
+    *took = (struct cycle_times){0};
     if (plan->draft.n_segments) {
         rc = forward_run(kernels, device, shape, &plan->draft);
         if (rc == OK) rc = kernels->sample(device);
         add(&engine->counters.draft_forwards, 1);
         uint64_t drafted_us = clock_us(engine);
-        counters_forward(&engine->counters, FORWARD_DRAFT, drafted_us - begun_us);
+        took->draft_us = drafted_us - begun_us;
+        counters_forward(&engine->counters, FORWARD_DRAFT, took->draft_us);
         begun_us = drafted_us;
     }
     if (rc == OK) rc = forward_run(kernels, device, shape, &plan->main);
     if (rc == OK) rc = kernels->accept(device);
     if (rc == OK) rc = kernels->end(device, engine->outcomes);
     add(&engine->counters.main_forwards, 1);
-    counters_forward(&engine->counters, kind_of(plan), clock_us(engine) - begun_us);
+    took->main_us = clock_us(engine) - begun_us;
+    counters_forward(&engine->counters, kind_of(plan), took->main_us);
     return rc;
+}
+
+/* Prefill rows read no head and attend more or less than others, so a forward that holds some says
+ * nothing about the price of a proposal. */
+static void measure_drafts(struct engine *engine, const struct plan *plan,
+                           const struct cycle_times *took) {
+    if (!engine->drafts) return;
+    if (plan->n_draft_rows)
+        drafts_measure_draft(engine->drafts, plan->n_draft_rows, (double)took->draft_us);
+    if (!plan->n_prefill_rows)
+        drafts_measure_main(engine->drafts, plan->n_base_rows + plan->n_output_rows,
+                            (double)took->main_us);
 }
 
 /* What the step holds: its sequences, and their tokens (a drafted one is none yet). */
 static void publish_batch(struct engine *engine, const struct plan *plan) {
     struct counters *c = &engine->counters;
+    uint32_t n_decoding = 0, n_proposed = 0;
+    for (uint32_t i = 0; i < plan->n_work; i++) {
+        n_decoding += plan->work[i].seq->state == SEQ_DECODE;
+        n_proposed += plan->work[i].n_draft;
+    }
+    atomic_store_explicit(&c->draft_length, n_decoding ? (double)n_proposed / n_decoding : 0,
+                          memory_order_relaxed);
+    if (engine->drafts)
+        atomic_store_explicit(&c->draft_acceptance, drafts_outlook(engine->drafts)->acceptance,
+                              memory_order_relaxed);
     atomic_store_explicit(&c->batch_sequences, plan->n_work, memory_order_relaxed);
     atomic_store_explicit(&c->batch_tokens, plan->n_base_rows, memory_order_relaxed);
 }
@@ -298,19 +333,33 @@ static void show_sequences(struct engine *engine) {
     }
 }
 
+/* Expected and real: tokens of the decoding sequences, and what the forwards cost. */
+static void trace_drafts(FILE *f, const struct drafts *drafts, const struct cycle_times *took) {
+    const struct draft_outlook *o = drafts_outlook(drafts);
+    fprintf(f,
+            ",\"drafts\":{\"sequences\":%u,\"drafting\":%u,\"trials\":%u,\"proposed\":%u,"
+            "\"acceptance\":%.3f,\"tokens\":%.2f,\"plain_us\":%.0f,\"draft_us\":%.0f,"
+            "\"main_us\":%.0f,\"took_draft_us\":%llu,\"took_main_us\":%llu}",
+            o->n_sequences, o->n_drafting, o->n_trials, o->n_proposed, o->acceptance, o->tokens,
+            o->plain_us, o->draft_us, o->main_us, (unsigned long long)took->draft_us,
+            (unsigned long long)took->main_us);
+}
+
 static void trace(const struct engine *engine, const struct plan *plan, uint64_t now_us,
-                  uint64_t took_us) {
+                  uint64_t took_us, const struct cycle_times *took) {
     FILE *f = engine->config.trace;
     if (!f) return;
     const struct counters *c = &engine->counters;
     fprintf(f,
             "{\"step\":%llu,\"t_us\":%llu,\"took_us\":%llu,\"rows\":{\"base\":%u,\"output\":%u,"
             "\"draft\":%u,\"prefill\":%u},\"running\":%u,\"waiting\":%u,\"preempted\":%u,"
-            "\"pages_used\":%u,\"pages_cached\":%u,\"pages_total\":%u}\n",
+            "\"pages_used\":%u,\"pages_cached\":%u,\"pages_total\":%u",
             (unsigned long long)c->steps, (unsigned long long)now_us, (unsigned long long)took_us,
             plan->n_base_rows, plan->n_output_rows, plan->n_draft_rows, plan->n_prefill_rows,
             c->running, c->waiting, plan->n_preempted, c->pages_used, c->pages_cached,
             page_pool_n_pages(engine->pool));
+    if (engine->drafts && took) trace_drafts(f, engine->drafts, took);
+    fputs("}\n", f);
     fflush(f);
 }
 
@@ -340,17 +389,19 @@ int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
     if (!any) {
         ASSERT(scheduler_n_running(engine->scheduler) + scheduler_n_waiting(engine->scheduler) ==
                0);
-        if (!engine->was_idle) trace(engine, &plan, now_us, 0);
+        if (!engine->was_idle) trace(engine, &plan, now_us, 0, NULL);
         engine->was_idle = true;
         return 0;
     }
     engine->was_idle = false;
     show_sequences(engine);
     uint64_t begun_us = clock_us(engine);
-    int rc = run_cycle(engine, &plan);
+    struct cycle_times took;
+    int rc = run_cycle(engine, &plan, &took);
     uint64_t took_us = clock_us(engine) - begun_us;
     add(&engine->counters.steps, 1);
     if (rc != OK) return fail_all(engine, emitted);
+    measure_drafts(engine, &plan, &took);
     uint32_t n_rows = plan.n_base_rows + plan.n_output_rows + plan.n_draft_rows;
     if (plan.n_prefill_rows >= PREFILL_ROWS_MEASURED) {
         double cost = (double)took_us / n_rows;
@@ -363,6 +414,6 @@ int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
 #endif
     publish_gauges(engine, now_us + took_us);
     show_sequences(engine);
-    trace(engine, &plan, now_us, took_us);
+    trace(engine, &plan, now_us, took_us, &took);
     return scheduler_n_running(engine->scheduler) + scheduler_n_waiting(engine->scheduler) > 0;
 }

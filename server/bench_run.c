@@ -207,10 +207,11 @@ static void price(const struct bench *bench, struct bench_case *c, const struct 
         (double)costs->base_flops + attend * mean_attended(bench->model, n) + last_row / n;
     if (c->gen_tokens < 2) return;
 
-    double context = n + c->gen_tokens / 2.0, block = engine->draft_block;
+    double context = n + c->gen_tokens / 2.0;
     double near = streams && bench->model->window < context ? bench->model->window : context;
     double rows = (double)(t->verify_passes + t->n_accepted + t->n_rejected);
     double passes = (double)t->verify_passes, drafts = (double)t->draft_passes;
+    double block = drafts > 0 ? 1 + (double)(t->n_accepted + t->n_rejected) / drafts : 0;
     double flops = rows * ((double)(costs->base_flops + costs->head_flops) + attend * near);
     if (streams) flops += rows * ((double)costs->output_flops + attend * context);
     flops += drafts * (block * ((double)costs->draft_flops + attend * (context + block)) +

@@ -59,6 +59,8 @@ enum family {
     ACCEPTED,
     ACCEPTED_POSITION,
     ACCEPTED_LENGTH,
+    DRAFT_LENGTH,
+    DRAFT_ACCEPTANCE,
     FORWARDS,
     KV_PAGES,
     KV_PAGES_USED,
@@ -119,6 +121,10 @@ static const struct {
                            "How often the drafted token at this place of its block was kept."},
     [ACCEPTED_LENGTH] = {OURS("draft_accepted_length"), "histogram",
                          "Tokens a decoding pass gave a text, its own one included."},
+    [DRAFT_LENGTH] = {OURS("draft_length"), "gauge",
+                      "Proposals of a decoding sequence in the last step, the mean."},
+    [DRAFT_ACCEPTANCE] = {OURS("draft_acceptance"), "gauge",
+                          "Estimated share of first proposals that are kept; 0: none is made."},
     [FORWARDS] = {OURS("forward_passes_total"), "counter",
                   "Forward passes; a mixed one counts as verify, else decode, else prefill."},
     [KV_PAGES] = {OURS("kv_pages"), "gauge", "KV pages in all."},
@@ -400,6 +406,8 @@ static void write_engine(struct page *page, const struct metrics_source *source)
         whole(page, ACCEPTED_POSITION, g->accepted_position[i]);
     }
     histogram(page, ACCEPTED_LENGTH, &g->accepted_length);
+    real(page, DRAFT_LENGTH, g->draft_length);
+    real(page, DRAFT_ACCEPTANCE, g->draft_acceptance);
     for (int i = 0; i < FORWARD_KINDS; i++) {
         label(page, "kind", KINDS[i]);
         whole(page, FORWARDS, g->forwards[i]);

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -165,8 +166,8 @@ def test_s9_07_unseeded_long_blocks_keep_the_distribution(serve):
 
 def test_s9_07_seeded_text_does_not_know_of_drafts(serve):
     texts = []
-    for flags in (("--drafts", "off"), ("--drafts", 2), ("--drafts", 5), ("--drafts", 8), ()):
-        server = serve(two_distributions(8), *flags)
+    for drafts in ("off", 2, 5, 8, "auto", "ngram"):
+        server = serve(two_distributions(8), "--drafts", drafts)
         texts.append([server.complete([0], max_tokens=300, temperature=t, seed=s, **rules).text
                       for t, s, rules in [(1, 1, {}), (0.7, 2, {}), (1, -5, {"top_k": 2}),
                                           (1.3, 2**63 - 1, {"top_p": 0.75}), (1, 3, {"min_p": 0.5})]])
@@ -244,6 +245,54 @@ def test_s9_09_drafts_are_shortened_near_the_context_end(serve):
     assert one["accepted_prediction_tokens"] == one["rejected_prediction_tokens"] == 0
 
 
+def metric(server, name):
+    text = server.get("/metrics").body.decode()
+    assert "nan" not in text.lower()
+    return float(re.search(rf"^geryon_{name}(?:{{[^}}]*}})? (\S+)$", text, re.M)[1])
+
+
+@pytest.mark.parametrize("drafts", ["off", 5, "auto", "ngram"])
+def test_s9_09_metrics_add_up(serve, drafts):
+    """No NaN before the first draft; what the passes emitted is what the answers hold, but for the
+    token that prefill gave."""
+    pieces = ["a", "b", "c"] * 12 + ["d", "e", "a", "b"] * 6
+    model = script(pieces, draft=[p if i % 5 else "?" for i, p in enumerate(pieces)], block_size=8)
+    server = serve(model, "--drafts", drafts)
+    assert metric(server, "draft_accepted_length_sum") == metric(server, "draft_length") == 0
+    usages = [server.complete([0, 1, 2], max_tokens=n, **fields).json["usage"]
+              for n, fields in [(1, {}), (2, {}), (60, {}), (25, {}), (60, {"stop": ["cd"]}), (200, {})]]
+    tokens = sum(u["completion_tokens"] for u in usages)
+    details = [u["completion_tokens_details"] for u in usages]
+    kept = sum(d["accepted_prediction_tokens"] for d in details)
+    refused = sum(d["rejected_prediction_tokens"] for d in details)
+    assert metric(server, "generation_tokens_total") == tokens
+    assert metric(server, "draft_accepted_length_sum") == tokens - len(usages)
+    assert metric(server, "draft_tokens_accepted_total") == kept
+    assert metric(server, "draft_tokens_proposed_total") >= kept + refused
+    assert 0 <= metric(server, "draft_acceptance") <= 1
+    if drafts == "off":
+        assert kept == refused == metric(server, "draft_tokens_proposed_total") == 0
+    if drafts in (5, "ngram"):
+        assert kept > 0
+
+
+def test_prompt_lookup_repeats_what_the_text_holds(serve):
+    """No draft view, yet most tokens of a repetitive text come out of passes that gave several."""
+    pieces = LETTERS[:9] * 12
+    server = serve(script(pieces), "--drafts", "ngram")
+    plain = off(serve, script(pieces))
+    for fields in ({}, {"temperature": 0.7, "seed": 5}, {"stop": ["iab"]}):
+        answer = server.complete([0], max_tokens=100, return_timings=True, **fields)
+        assert answer.text == plain.complete([0], max_tokens=100, **fields).text
+        timings = answer.json["timings"]
+        assert timings["draft_passes"] == 0
+        if "stop" not in fields:
+            assert timings["mean_accepted_length"] > 3
+    trace = [json.loads(line) for line in server.trace_path.read_text().splitlines()]
+    assert sum(step["drafts"]["proposed"] for step in trace if "drafts" in step) > 0
+    assert all(step["rows"]["draft"] == 0 for step in trace)
+
+
 def test_timings_agree_with_usage(serve):
     server = serve(script(LETTERS, block_size=8), "--drafts", 8)
     for streaming in (False, True):
@@ -282,7 +331,7 @@ def test_s9_12_greedy_texts_are_equal_with_and_without_drafts(name, dtype, kv):
         texts = [json.loads(run_cli("generate", "--model", GOLDEN / name, "--json", "--tokens", prompt,
                                     "--max-tokens", 64, "--ignore-eos", "--dtype", dtype, "--kv-dtype",
                                     kv, "--drafts", drafts).stdout)["tokens"]
-                 for drafts in ("off", 2, 3, 8)]
+                 for drafts in ("off", 2, 3, 8, "auto", "ngram")]
         assert all(t == texts[0] for t in texts[1:])
         assert len(texts[0]) == 64
 

@@ -371,7 +371,8 @@ static void run_scenario(uint64_t seed, struct met *met) {
     uint32_t window = rng_below(&rng, 3) == 0 ? 1 + rng_below(&rng, 20) : 0; /* Orthros streams */
     bool has_state = rng_below(&rng, 3) == 0, cached = rng_below(&rng, 4) > 0;
     struct model *model = make_model(seed, drafter, window, has_state);
-    int32_t drafts = rng_below(&rng, 4) ? (int32_t)(2 + rng_below(&rng, BLOCK - 1)) : DRAFTS_OFF;
+    int32_t drafts = rng_below(&rng, 4) ? (int32_t)(2 + rng_below(&rng, BLOCK - 1))
+                                        : -(int32_t)rng_below(&rng, 3); /* off, auto, ngram */
     uint32_t chunk = rng_below(&rng, 2) ? 1 + rng_below(&rng, 20) : 0;
     uint32_t n_pages = 8 + rng_below(&rng, 12); /* a request may need 7: preemption is common */
     uint32_t n_rows = rng_below(&rng, 2) ? 512 : 8 + rng_below(&rng, 24);

@@ -36,6 +36,7 @@ struct slot {
 struct device {
     struct model_shape shape;
     struct script *script;
+    struct scripted_time *time; /* NULL: costs are slept */
     struct device_limits limits;
     bool reserved;
     int32_t *pages; /* [n_pages][PAGE_TOKENS] */
@@ -73,6 +74,10 @@ void device_set_script(struct device *dev, struct script *script) {
     ASSERT(!dev->script);
     ASSERT(script->n_vocab == dev->shape.vocab_size);
     dev->script = script;
+}
+
+void device_set_time(struct device *dev, struct scripted_time *time) {
+    dev->time = time;
 }
 
 const struct script *device_script(const struct device *dev) {
@@ -132,7 +137,8 @@ static void *make(size_t a, size_t b, size_t size) {
 /* Tests make several engines from one model, so a second call starts afresh. */
 static int scripted_reserve(struct device *dev, const struct device_limits *limits,
                             struct err *err) {
-    struct device fresh = {.shape = dev->shape, .script = dev->script, .limits = *limits};
+    struct device fresh = {
+        .shape = dev->shape, .script = dev->script, .time = dev->time, .limits = *limits};
     size_t vocab = dev->shape.vocab_size, n_slots = limits->n_slots;
     size_t max_position = dev->shape.max_position;
     fresh.pages = make(limits->n_pages, PAGE_TOKENS, sizeof *fresh.pages);
@@ -362,6 +368,11 @@ static void sleep_ms(double ms) {
 /* The forward's simulated cost. */
 static int scripted_attend(struct device *dev, uint32_t layer) {
     if (layer > 0) return OK;
+    if (dev->time) {
+        double us = dev->time->cost_us(dev->time->arg, dev->drafting, dev->n_rows);
+        dev->time->now_us += (uint64_t)us;
+        return OK;
+    }
     const struct script *script = dev->script;
     double ms = script->row_ms * dev->n_rows + (dev->drafting ? 0 : script->step_ms);
     for (uint32_t i = 0; i < dev->fwd.n_segments; i++) {

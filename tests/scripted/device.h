@@ -4,8 +4,12 @@
 
 #include "tests/scripted/script.h"
 
+struct scripted_time;
+
 /* Give an opened device its script, which it takes. */
 void device_set_script(struct device *dev, struct script *script);
+/* Simulated time from now on; NULL: sleep as the script says. */
+void device_set_time(struct device *dev, struct scripted_time *time);
 const struct script *device_script(const struct device *dev);
 
 #endif

@@ -219,6 +219,14 @@ int model_inspect(const struct model_options *options, FILE *out, struct err *er
 
 /* ---- for tests --------------------------------------------------------------------------------- */
 
+void scripted_set_time(struct model *model, struct scripted_time *time) {
+    device_set_time(model->device, time);
+}
+
+uint64_t scripted_clock(void *time) {
+    return ((struct scripted_time *)time)->now_us;
+}
+
 void scripted_logits(const struct model *model, const int32_t *history, uint32_t n_history,
                      uint32_t prompt_len, float *logits) {
     script_logits(device_script(model->device), false, history, n_history, prompt_len, logits);

@@ -50,6 +50,16 @@ void scripted_logits(const struct model *model, const int32_t *history, uint32_t
 void scripted_draft_logits(const struct model *model, const int32_t *history, uint32_t n_history,
                            uint32_t prompt_len, float *logits);
 
+/* Simulated time: forwards move now_us on by their cost instead of sleeping, and an engine that
+ * reads it (engine_config.clock) chooses by that. The model keeps the pointer. */
+struct scripted_time {
+    uint64_t now_us;
+    double (*cost_us)(void *arg, bool draft, uint32_t n_rows);
+    void *arg;
+};
+void scripted_set_time(struct model *model, struct scripted_time *time);
+uint64_t scripted_clock(void *time); /* of a struct scripted_time */
+
 /* The table. Its devices can be opened by this folder's model alone. */
 const struct kernels *kernels_scripted(void);
 
