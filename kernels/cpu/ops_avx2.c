@@ -65,6 +65,57 @@ static void rope(float *head, const float *cosines, const float *sines, uint32_t
     }
 }
 
+/* ---- MSAR --------------------------------------------------------------------------------------- */
+
+/* Lanes as in sum_squares. */
+static float dot(const float *a, const float *b, uint32_t n) {
+    __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
+    for (uint32_t i = 0; i < n; i += 32) {
+        s0 = _mm256_fmadd_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i), s0);
+        s1 = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 8), _mm256_loadu_ps(b + i + 8), s1);
+        s2 = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 16), _mm256_loadu_ps(b + i + 16), s2);
+        s3 = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 24), _mm256_loadu_ps(b + i + 24), s3);
+    }
+    return avx2_sum(_mm256_add_ps(_mm256_add_ps(s0, s1), _mm256_add_ps(s2, s3)));
+}
+
+/* Columns are independent, each a chain of fused multiply-adds over v in order. */
+static void weighted_sum(const float *const *v, const float *w, uint32_t n_v, uint32_t n,
+                         float *out) {
+    for (uint32_t i = 0; i < n; i += 32) {
+        __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
+        for (uint32_t k = 0; k < n_v; k++) {
+            __m256 wk = _mm256_set1_ps(w[k]);
+            const float *x = v[k] + i;
+            s0 = _mm256_fmadd_ps(wk, _mm256_loadu_ps(x), s0);
+            s1 = _mm256_fmadd_ps(wk, _mm256_loadu_ps(x + 8), s1);
+            s2 = _mm256_fmadd_ps(wk, _mm256_loadu_ps(x + 16), s2);
+            s3 = _mm256_fmadd_ps(wk, _mm256_loadu_ps(x + 24), s3);
+        }
+        _mm256_storeu_ps(out + i, s0);
+        _mm256_storeu_ps(out + i + 8, s1);
+        _mm256_storeu_ps(out + i + 16, s2);
+        _mm256_storeu_ps(out + i + 24, s3);
+    }
+}
+
+static void expand(const float *const *v, const float *c, uint32_t n_v, uint32_t n, float *out) {
+    for (uint32_t i = 0; i < n; i += 32) {
+        __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
+        for (uint32_t k = 0; k < n_v; k++) {
+            const float *x = v[k] + i, *w = c + (size_t)k * n + i;
+            s0 = _mm256_fmadd_ps(_mm256_loadu_ps(w), _mm256_loadu_ps(x), s0);
+            s1 = _mm256_fmadd_ps(_mm256_loadu_ps(w + 8), _mm256_loadu_ps(x + 8), s1);
+            s2 = _mm256_fmadd_ps(_mm256_loadu_ps(w + 16), _mm256_loadu_ps(x + 16), s2);
+            s3 = _mm256_fmadd_ps(_mm256_loadu_ps(w + 24), _mm256_loadu_ps(x + 24), s3);
+        }
+        _mm256_storeu_ps(out + i, s0);
+        _mm256_storeu_ps(out + i + 8, s1);
+        _mm256_storeu_ps(out + i + 16, s2);
+        _mm256_storeu_ps(out + i + 24, s3);
+    }
+}
+
 const struct cpu_ops cpu_ops_avx2 = {
     .matrix_bytes = avx2_matrix_bytes,
     .matrix_pack = avx2_matrix_pack,
@@ -75,6 +126,9 @@ const struct cpu_ops cpu_ops_avx2 = {
     .gemm_int8 = avx2_gemm_int8,
     .rmsnorm = rmsnorm,
     .silu_mul = silu_mul,
+    .dot = dot,
+    .weighted_sum = weighted_sum,
+    .expand = expand,
     .rope = rope,
     .kv_store = avx2_kv_store,
     .attend_tile = avx2_attend_tile,

@@ -155,6 +155,31 @@ static void rope(float *head, const float *cosines, const float *sines, uint32_t
     }
 }
 
+/* ---- MSAR --------------------------------------------------------------------------------------- */
+
+static float dot_f32(const float *a, const float *b, uint32_t n) {
+    return (float)dot(a, b, n);
+}
+
+static void weighted_sum(const float *const *v, const float *w, uint32_t n_v, uint32_t n,
+                         float *out) {
+    for (uint32_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (uint32_t k = 0; k < n_v; k++)
+            sum += (double)w[k] * (double)v[k][i];
+        out[i] = (float)sum;
+    }
+}
+
+static void expand(const float *const *v, const float *c, uint32_t n_v, uint32_t n, float *out) {
+    for (uint32_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (uint32_t k = 0; k < n_v; k++)
+            sum += (double)c[(size_t)k * n + i] * (double)v[k][i];
+        out[i] = (float)sum;
+    }
+}
+
 /* ---- attention: K and V as [position][head_pad] ----------------------------------------------- */
 
 static void kv_store(const struct device *dev, void *page, uint32_t at, const float *k,
@@ -239,6 +264,9 @@ const struct cpu_ops cpu_ops_ref = {
     .gemm_int8 = gemm_int8,
     .rmsnorm = rmsnorm,
     .silu_mul = silu_mul,
+    .dot = dot_f32,
+    .weighted_sum = weighted_sum,
+    .expand = expand,
     .rope = rope,
     .kv_store = kv_store,
     .attend_tile = attend_tile,

@@ -61,7 +61,7 @@ static void bad_specs_are_refused_by_name(void **state) {
         {",", "known are"},
         {"gpt-5", "gpt-5"},
         {"smollm2", "smollm2-135m"},
-        {"qwen3-8b,msar", "msar"},
+        {"qwen3-8b,msar=4", "msar=4"},
         {"qwen3-8b,fast", "fast"},
         {"qwen3-8b,window=0", "window=0"},
         {"qwen3-8b,window=", "window="},
