@@ -53,9 +53,12 @@ int cpu_msar_open(struct device *dev, struct err *err) {
     m->n_sources = msar_source(s, m->n_pushes) + 1;
     m->history = msar_history(s);
     m->ring_len = msar_ring_len(s);
-    const uint32_t counts[KINDS] = {
-        m->n_sources * (s->n_msar_streams - 1), m->n_pushes, m->n_pushes, m->n_pushes, m->n_pushes,
-        1};
+    const uint32_t counts[KINDS] = {m->n_sources * (s->n_msar_streams - 1),
+                                    m->n_pushes,
+                                    m->n_pushes,
+                                    m->n_pushes,
+                                    m->n_pushes,
+                                    1};
     for (uint32_t kind = 0; kind < KINDS; kind++) {
         m->n_weights[kind] = counts[kind];
         m->weights[kind] = memory_take(&dev->memory, counts[kind] * sizeof *m->weights[kind]);
@@ -75,8 +78,8 @@ int cpu_msar_load(struct device *dev, enum weight which, uint32_t index, const s
                        m->n_weights[kind]);
     weight_shape(dev, which, index, &rows, &cols);
     if (src->rows != rows || src->cols != cols)
-        return err_set(err, ERR_INVALID, "weights: %s %u: shape [%u,%u], config wants [%u,%u]", name,
-                       index, src->rows, src->cols, rows, cols);
+        return err_set(err, ERR_INVALID, "weights: %s %u: shape [%u,%u], config wants [%u,%u]",
+                       name, index, src->rows, src->cols, rows, cols);
     if (src->dtype != DTYPE_F32)
         return err_set(err, ERR_INVALID, "weights: %s %u: type %s, expected f32", name, index,
                        dtype_name(src->dtype));

@@ -60,6 +60,9 @@ static void fast_drafts_match_ref(void **state) {
     o.window = 12;
     o.biases = true;
     compare_drafts(&o, "orthros");
+    o.msar_streams = 4;
+    o.msar_branches = 3;
+    compare_drafts(&o, "orthros, msar");
 }
 
 /* With *_diff weights equal to the plain ones, a block of one row sees just what a base row sees, so
@@ -225,13 +228,15 @@ static void cycles_write_what_single_steps_write(void **state) {
     (void)state;
     enum { N = 40 };
     for (uint32_t i = 0; i < n_tables; i++)
-        for (int kind = 0; kind < 6; kind++) {
+        for (int kind = 0; kind < 9; kind++) {
             struct tiny_options o = drafting();
+            if (kind > 5) o.msar_streams = 4, o.msar_branches = (uint32_t)kind - 4;
             o.weights = kind & 1 ? DTYPE_Q4_1 : DTYPE_BF16;
             o.kv = kind & 1 ? DTYPE_BF16 : DTYPE_F32;
             o.orthros = kind & 2;
             o.n_threads = 1 + (kind & 1);
-            if (kind > 3) o.int8 = true, o.weights = kind & 1 ? DTYPE_Q8_0 : DTYPE_Q4_0;
+            if (kind == 4 || kind == 5)
+                o.int8 = true, o.weights = kind & 1 ? DTYPE_Q8_0 : DTYPE_Q4_0;
             o.window = 10;
             struct tiny t = tiny_open(tables[i], &o);
             struct rules rules = {.temperature = kind == 3 ? 0.8f : 0,
