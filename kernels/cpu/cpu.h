@@ -82,8 +82,9 @@ struct cpu_ops {
     void (*rmsnorm)(const float *x, const float *g, uint32_t n, float eps, float *out);
     /* gate[i] = silu(gate[i]) * up[i]; n a multiple of 8. */
     void (*silu_mul)(float *gate, const float *up, uint32_t n);
-    /* MSAR; n a multiple of GROUP, sums over v in order. a . b; */
-    float (*dot)(const float *a, const float *b, uint32_t n);
+    /* MSAR; n a multiple of GROUP, n_v >= 1, sums over k in order. out[k] = v[k] . w, each as if it
+     * were alone; */
+    void (*dots)(const float *const *v, const float *w, uint32_t n_v, uint32_t n, float *out);
     /* out[i] = sum_k w[k] v[k][i]; */
     void (*weighted_sum)(const float *const *v, const float *w, uint32_t n_v, uint32_t n,
                          float *out);

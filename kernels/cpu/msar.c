@@ -27,7 +27,7 @@
  *
  * The ring keeps float32, as the forward used it. Order: a view sums delta in ascending order, z
  * the sources, x the streams, each as one chain; dot products run over the padded row as the table's
- * `dot` does. Nothing depends on rows of other sequences, chunks or threads.
+ * `dots` does. Nothing depends on rows of other sequences, chunks or threads.
  *
  * Work: of a row, branch l reads 2 R (sources of l) d floats of views, which the second pass finds
  * in the cache; for few rows far less than the weights of the branch. */
@@ -45,7 +45,7 @@ struct msar_phase {
     uint32_t step;      /* push or branch */
     uint32_t n_sources; /* that it reads */
     uint32_t n_streams; /* parts of a row */
-    uint32_t n_items, chunk;
+    uint32_t n_rows, chunk;
 };
 
 /* Floats that a task should touch: fewer are not worth waking a worker. */
@@ -54,22 +54,27 @@ enum { TASK_FLOATS = 1 << 15 };
 static void phase_task(void *arg, uint32_t task, uint32_t thread) {
     const struct msar_phase *phase = arg;
     uint32_t item = task * phase->chunk, end = item + phase->chunk;
-    for (; item < end && item < phase->n_items; item++)
-        phase->fn(phase, item / phase->n_streams, item % phase->n_streams,
+    uint32_t n_items = phase->n_rows * phase->n_streams;
+    for (; item < end && item < n_items; item++)
+        phase->fn(phase, item % phase->n_rows, item / phase->n_rows,
                   &phase->dev->msar.scratch[thread]);
 }
 
-/* n_vectors: of d_model floats that an item touches. */
+/* Stream by stream, so that a task walks along each view's rows. n_vectors: of d_model floats that
+ * an item touches. */
 static void run_phase(struct msar_phase *phase, uint32_t n_rows, uint32_t n_vectors) {
-    phase->n_items = n_rows * phase->n_streams;
-    if (phase->n_items == 0) return;
+    if (n_rows == 0) return;
+    phase->n_rows = n_rows;
     phase->chunk = (uint32_t)div_ceil(TASK_FLOATS, n_vectors * phase->dev->ld_model);
-    pool_run(phase->dev->pool, phase_task, phase, (uint32_t)div_ceil(phase->n_items, phase->chunk));
+    uint32_t n_tasks = (uint32_t)div_ceil(n_rows * phase->n_streams, phase->chunk);
+    pool_run(phase->dev->pool, phase_task, phase, n_tasks);
 }
 
 /* 1 / sqrt(mean(x^2) + eps) of n numbers in `padded` floats. */
 static float rms_inverse(const struct device *dev, const float *x, size_t padded, size_t n) {
-    return 1.0f / sqrtf(dev->ops->dot(x, x, (uint32_t)padded) / (float)n + dev->shape.rms_eps);
+    float square;
+    dev->ops->dots(&x, x, 1, (uint32_t)padded, &square);
+    return 1.0f / sqrtf(square / (float)n + dev->shape.rms_eps);
 }
 
 /* ---- push -------------------------------------------------------------------------------------- */
@@ -140,11 +145,11 @@ static void read_item(const struct msar_phase *phase, uint32_t row, uint32_t str
     struct device *dev = phase->dev;
     uint32_t ld = (uint32_t)dev->ld_model;
     const float *query = msar_weight(dev, WEIGHT_MSAR_QUERY, phase->step) + stream * dev->ld_model;
-    for (uint32_t s = 0; s < phase->n_sources; s++) {
+    for (uint32_t s = 0; s < phase->n_sources; s++)
         scratch->v[s] = msar_view(dev, s, stream, row);
-        scratch->weights[s] =
-            dev->ops->dot(query, scratch->v[s], ld) * *msar_inverse(dev, s, stream, row);
-    }
+    dev->ops->dots(scratch->v, query, phase->n_sources, ld, scratch->weights);
+    for (uint32_t s = 0; s < phase->n_sources; s++)
+        scratch->weights[s] *= *msar_inverse(dev, s, stream, row);
     softmax(scratch->weights, phase->n_sources);
     float *z = dev->msar.z + ((size_t)row * phase->n_streams + stream) * ld;
     dev->ops->weighted_sum(scratch->v, scratch->weights, phase->n_sources, ld, z);
@@ -162,13 +167,15 @@ static void mix_item(const struct msar_phase *phase, uint32_t row, uint32_t stre
     const float *bias = msar_weight(dev, WEIGHT_MSAR_MIX_BIAS, phase->step);
     float scale = *msar_weight(dev, WEIGHT_MSAR_MIX_SCALE, phase->step);
     float inverse = rms_inverse(dev, z, all, (size_t)n_streams * dev->shape.d_model);
-    const float *streams[MAX_MSAR_STREAMS];
+    const float *mixers[MAX_MSAR_STREAMS], *streams[MAX_MSAR_STREAMS];
     float gates[MAX_MSAR_STREAMS];
     for (uint32_t r = 0; r < n_streams; r++) {
-        float g = scale * (dev->ops->dot(mix + r * all, z, (uint32_t)all) * inverse) + bias[r];
+        mixers[r] = mix + r * all;
         streams[r] = z + r * ld;
-        gates[r] = 1.0f / (1.0f + expf(-g));
     }
+    dev->ops->dots(mixers, z, n_streams, (uint32_t)all, gates);
+    for (uint32_t r = 0; r < n_streams; r++)
+        gates[r] = 1.0f / (1.0f + expf(-(scale * (gates[r] * inverse) + bias[r])));
     dev->ops->weighted_sum(streams, gates, n_streams, (uint32_t)ld, dev->x + row * ld);
     if (phase->step % dev->shape.msar_branches == 0) /* a block begins */
         memset(dev->residual + row * ld, 0, ld * sizeof *dev->residual);
@@ -180,12 +187,12 @@ static void readout_item(const struct msar_phase *phase, uint32_t i, uint32_t st
     struct device *dev = phase->dev;
     uint32_t row = dev->logit_row[i], ld = (uint32_t)dev->ld_model, last = phase->n_sources - 1;
     const float *query = msar_weight(dev, WEIGHT_MSAR_READOUT, 0);
-    for (uint32_t s = 0; s <= last; s++) {
-        const float *v = scratch->v[s] = msar_view(dev, s, stream, row);
-        float inverse = s < last ? *msar_inverse(dev, s, stream, row)
-                                 : rms_inverse(dev, v, ld, dev->shape.d_model);
-        scratch->weights[s] = dev->ops->dot(query, v, ld) * inverse;
-    }
+    for (uint32_t s = 0; s <= last; s++)
+        scratch->v[s] = msar_view(dev, s, stream, row);
+    dev->ops->dots(scratch->v, query, phase->n_sources, ld, scratch->weights);
+    for (uint32_t s = 0; s < last; s++)
+        scratch->weights[s] *= *msar_inverse(dev, s, stream, row);
+    scratch->weights[last] *= rms_inverse(dev, scratch->v[last], ld, dev->shape.d_model);
     softmax(scratch->weights, phase->n_sources);
     dev->ops->weighted_sum(scratch->v, scratch->weights, phase->n_sources, ld,
                            dev->x + (size_t)row * ld);

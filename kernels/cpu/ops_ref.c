@@ -157,8 +157,9 @@ static void rope(float *head, const float *cosines, const float *sines, uint32_t
 
 /* ---- MSAR --------------------------------------------------------------------------------------- */
 
-static float dot_f32(const float *a, const float *b, uint32_t n) {
-    return (float)dot(a, b, n);
+static void dots(const float *const *v, const float *w, uint32_t n_v, uint32_t n, float *out) {
+    for (uint32_t k = 0; k < n_v; k++)
+        out[k] = (float)dot(v[k], w, n);
 }
 
 static void weighted_sum(const float *const *v, const float *w, uint32_t n_v, uint32_t n,
@@ -264,7 +265,7 @@ const struct cpu_ops cpu_ops_ref = {
     .gemm_int8 = gemm_int8,
     .rmsnorm = rmsnorm,
     .silu_mul = silu_mul,
-    .dot = dot_f32,
+    .dots = dots,
     .weighted_sum = weighted_sum,
     .expand = expand,
     .rope = rope,

@@ -274,8 +274,7 @@ static void change_slot(struct run *run, uint32_t slot) {
     uint32_t border = seq->pos / PAGE_TOKENS * PAGE_TOKENS;
     switch (rng_below(&run->rng, 8)) {
     case 0:
-        if (seq->pos > seq->floor)
-            seq->pos -= rng_below(&run->rng, seq->pos - seq->floor + 1);
+        if (seq->pos > seq->floor) seq->pos -= rng_below(&run->rng, seq->pos - seq->floor + 1);
         return;
     case 1:
         k->slot_set(dev, slot, &rules);
@@ -665,8 +664,10 @@ static void faults_of_shapes_and_weights_are_named(void **state) {
     struct err err = {0};
     struct device *dev = NULL;
     static const char *const words[] = {"9 MSAR streams, expected 0 .. 8",
-                                        "MSAR blocks of 0 branches", "MSAR blocks of 5 branches",
-                                        "MSAR kernel 0 is 2", "MSAR kernel 2 is 257",
+                                        "MSAR blocks of 0 branches",
+                                        "MSAR blocks of 5 branches",
+                                        "MSAR kernel 0 is 2",
+                                        "MSAR kernel 2 is 257",
                                         "MSAR kernel 3 is 0"};
     for (uint32_t i = 0; i < ARRAY_LEN(words); i++) {
         struct model_shape s = tiny_shape(&o, freq);
