@@ -53,8 +53,8 @@ static int resolve_kv_dtype(struct engine *engine, enum dtype *out, struct err *
     int dtype = dtype_parse(want);
     if (strcmp(want, "auto") == 0)
         dtype = engine->model->weight_dtype == DTYPE_F32 ? DTYPE_F32 : DTYPE_BF16;
-    if (dtype != DTYPE_F32 && dtype != DTYPE_BF16)
-        return err_set(err, ERR_INVALID, "kv-dtype: %s, expected auto, f32 or bf16", want);
+    if (dtype != DTYPE_F32 && dtype != DTYPE_BF16 && dtype != DTYPE_Q8_0)
+        return err_set(err, ERR_INVALID, "kv-dtype: %s, expected auto, f32, bf16 or q8_0", want);
     *out = (enum dtype)dtype;
     engine->info.kv_dtype = dtype_name(*out);
     return OK;

@@ -37,6 +37,14 @@ struct model_options {
  * thread may read it; only the engine made from it may use its device. */
 struct model;
 
+/* What a checkpoint's generation_config.json says of requests that leave it open, as found there. */
+struct sampling_hints {
+    struct sampling_hint {
+        bool given;
+        double value;
+    } temperature, top_p, top_k, min_p, repetition_penalty;
+};
+
 struct model_info {
     const char *name;
     const char *path;
@@ -50,6 +58,7 @@ struct model_info {
     uint32_t window;         /* Orthros window, 0 = single stream */
     const int32_t *eos_ids;
     uint32_t n_eos_ids;
+    struct sampling_hints hints;
     bool has_chat_template;
     const char *chat_template;       /* its source, or NULL */
     const char *chat_template_error; /* why the template in the file cannot be used, or NULL */
@@ -220,7 +229,8 @@ struct engine_gauges {
     uint64_t last_step_us;                  /* engine time of the last turn of the loop */
     uint64_t steps, draft_forwards, main_forwards;
     uint64_t forwards[FORWARD_KINDS];
-    uint64_t prompt_tokens;    /* of texts, each counted once: not again after a preemption */
+    uint64_t prompt_tokens;    /* each prompt once: not for choices but the first, nor again after
+                                  a preemption */
     uint64_t generated_tokens; /* that became part of a text */
     uint64_t proposed_tokens;  /* offered to a verifying pass */
     uint64_t accepted_tokens;  /* kept by it, and not cut by an ending */

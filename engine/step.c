@@ -183,11 +183,12 @@ static void absorb_outcome(struct engine *engine, const struct work *work,
                    &(struct ending){.kind = EVENT_TOKENS, .stop_index = -1, .stop_id = -1});
 }
 
-/* Prompt tokens computed for the first time; a preempted text is computed again, not counted. */
+/* Prompt tokens computed for the first time; a preempted text is computed again, not counted, and of
+ * several choices the first one counts. */
 static void count_prompt(struct engine *engine, struct sequence *seq) {
     uint32_t n = seq->n_kv < seq->n_prompt ? seq->n_kv : seq->n_prompt;
     if (n <= seq->n_counted) return;
-    add(&engine->counters.prompt_tokens, n - seq->n_counted);
+    if (seq->request->choice == 0) add(&engine->counters.prompt_tokens, n - seq->n_counted);
     seq->n_counted = n;
 }
 

@@ -253,12 +253,12 @@ struct forward {
 /* What a cycle did to a slot, filled by `end` for every segment with PICK_ACCEPT, in order. */
 struct outcome {
     uint32_t slot;
-    int status;                  /* OK, or ERR_INVALID: this sequence alone failed */
-    uint32_t n_drafted;          /* proposals that the draft forward made for this cycle */
-    uint32_t n_proposed;         /* how many of them were verified: fewer before a token limit */
-    uint32_t n_accepted;         /* how many of them were kept */
-    uint32_t n_tokens;           /* n_accepted + 1; n_accepted when `exhausted` */
-    bool exhausted;              /* every token was masked at the last place: the text ends */
+    int status;          /* OK, or ERR_INVALID: this sequence alone failed */
+    uint32_t n_drafted;  /* proposals that the draft forward made for this cycle */
+    uint32_t n_proposed; /* how many of them were verified: fewer before a limit or an end */
+    uint32_t n_accepted; /* how many of them were kept */
+    uint32_t n_tokens;   /* n_accepted + 1; n_accepted when `exhausted`, or its last ends */
+    bool exhausted;      /* every token was masked at the last place: the text ends */
     int32_t proposed[DRAFT_MAX]; /* [n_drafted] */
     int32_t tokens[DRAFT_MAX];   /* [n_tokens] */
 };
@@ -374,28 +374,55 @@ void philox4x32(const uint32_t counter[4], uint64_t key, uint32_t out[4]);
  * g = -log(-log1p(-v)). */
 float gumbel_noise(uint32_t word);
 
-/* Scratch of one sampling call, all [vocab]; made by the caller once. */
-struct sample_scratch {
-    uint32_t vocab;
-    float *probs;  /* target distribution p */
-    float *draft;  /* proposal distribution q */
-    uint32_t *ids; /* sorting space */
+/* The text before a row: prompt, output, then proposals that count as output. The row decides output
+ * position n_tokens - n_prompt + n_drafted. */
+struct history {
+    const int32_t *tokens; /* [n_tokens], ids < vocab; read only where rules count */
+    uint32_t n_prompt, n_tokens;
+    const int32_t *drafted; /* [n_drafted] */
+    uint32_t n_drafted;
 };
 
-/* Steps 2 to 10 and the draw (step 11) for one row: logits [vocab] are read only. out_pos is the
- * output position the row decides. Returns the token, or -1 when every token is masked. For an
- * unseeded draft row (`purpose` DRAW_DRAFT) the noise is its own; seeded rows, draft and target,
- * share DRAW_GUMBEL. */
-int32_t sample_token(const struct rules *rules, const float *logits, uint32_t out_pos,
+/* What lies before the first row with logits of a segment with a pick. */
+static inline struct history segment_history(const struct segment *s) {
+    return (struct history){
+        .tokens = s->history, .n_prompt = s->prompt_len, .n_tokens = s->prompt_len + s->out_pos};
+}
+
+/* Scratch of one sampling call, all [vocab]; made by the caller once, `counts` zeroed. */
+struct sample_scratch {
+    uint32_t vocab;
+    float *probs;      /* target distribution p */
+    float *draft;      /* proposal distribution q */
+    uint32_t *ids;     /* sorting space */
+    uint32_t *counts;  /* by id: 0 between calls and for tokens never seen, else 1 + its outputs */
+    uint32_t *counted; /* the ids seen, [n_counted] */
+    uint32_t n_counted;
+};
+
+/* Steps 2 to 10 and the draw (step 11) for the row after `history`: logits [vocab] are read only.
+ * Returns the token, or -1 when every token is masked. For an unseeded draft row (`purpose`
+ * DRAW_DRAFT) the noise is its own; seeded rows, draft and target, share DRAW_GUMBEL. */
+int32_t sample_token(const struct rules *rules, const float *logits, const struct history *history,
                      enum draw_purpose purpose, struct sample_scratch *scratch);
 
-/* Verify n_draft proposals against target logits [n_draft + 1][vocab] (row i decides out_pos + i)
- * and fill out (all fields but slot, status; n_drafted = n_draft). Greedy or seeded: keep while equal to the target's
- * own draw. Otherwise rejection sampling: keep d with probability min(1, p(d) / q(d)), on refusal
- * draw from normalise(max(p - q, 0)). draft_logits [n_draft][vocab] give q; NULL: q = 1 at the
- * proposal (a source without a distribution). */
+/* Proposals from n_rows draft rows, logits [n_rows][vocab], the first after `history`: drawn left
+ * to right, each with its predecessors counted, until a row is masked altogether. Returns how many. */
+uint32_t sample_propose(const struct rules *rules, const float *logits, uint32_t n_rows,
+                        const struct history *history, struct sample_scratch *scratch,
+                        int32_t *proposals);
+
+/* Verify n_draft proposals against target logits [n_draft + 1][vocab], the first row after
+ * `history`, row i with the first i proposals counted, and fill out (all fields but slot, status;
+ * n_drafted = n_draft). Greedy or seeded: keep while equal to the target's own draw. Otherwise
+ * rejection sampling: keep d with probability min(1, p(d) / q(d)), on refusal draw from
+ * normalise(max(p - q, 0)). draft_logits [n_draft][vocab] give q; NULL: q = 1 at the proposal (a
+ * source without a distribution). Nothing is verified or drawn after an end id that was kept: then
+ * n_tokens = n_proposed = n_accepted. Each token costs one row, and so does being exhausted: no row
+ * beyond those is read. */
 void sample_accept(const struct rules *rules, const int32_t *draft, uint32_t n_draft,
-                   const float *target_logits, const float *draft_logits, uint32_t out_pos,
-                   struct sample_scratch *scratch, struct outcome *out);
+                   const float *target_logits, const float *draft_logits,
+                   const struct history *history, struct sample_scratch *scratch,
+                   struct outcome *out);
 
 #endif

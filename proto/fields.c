@@ -33,6 +33,7 @@ struct field {
 };
 
 #define VOCABULARY    (-1.0) /* as hi: the vocabulary's size */
+#define MAX_N         (-2.0) /* as hi: the most choices per prompt */
 #define PLACE(member) offsetof(struct api_request, member)
 #define FLAG(name, routes, member) \
     { name, routes, PLAIN, TYPE_BOOL, 0, 0, PLACE(member), NULL }
@@ -71,12 +72,18 @@ static const struct field table[] = {
     OWNED("stream_options", BOTH, TYPE_OBJECT),
     FLAG("return_token_ids", BOTH, return_token_ids),
     FLAG("return_timings", BOTH, return_timings),
+    INTEGER("n", BOTH, 1, MAX_N),
+    INTEGER("best_of", COMPLETION, 1, MAX_N),
 
     /* sampling */
     NUMBER("temperature", BOTH, 0, 2, sampling.temperature),
     NUMBER("top_p", BOTH, 0, 1, sampling.top_p),
     INTEGER("top_k", BOTH, -1, VOCABULARY),
     NUMBER("min_p", BOTH, 0, 1, sampling.min_p),
+    NUMBER("frequency_penalty", BOTH, -2, 2, sampling.frequency_penalty),
+    NUMBER("presence_penalty", BOTH, -2, 2, sampling.presence_penalty),
+    NUMBER("repetition_penalty", BOTH, REPETITION_LEAST, 10, sampling.repetition_penalty),
+    OWNED("logit_bias", BOTH, TYPE_OBJECT),
     INTEGER("seed", BOTH, -INFINITY, INFINITY),
 
     /* endings */
@@ -90,13 +97,11 @@ static const struct field table[] = {
     FLAG("ignore_eos", BOTH, sampling.ignore_eos),
     FLAG("skip_special_tokens", BOTH, sampling.skip_special_tokens),
 
+    /* what it shares, and its turn */
+    OWNED("cache_salt", BOTH, TYPE_STRING),
+    INTEGER("priority", BOTH, -1000, 1000),
+
     /* known, and coming */
-    LATER_ON("n", BOTH, TYPE_INT, "1"),
-    LATER_ON("best_of", COMPLETION, TYPE_INT, "1"),
-    LATER_ON("frequency_penalty", BOTH, TYPE_NUMBER, "0"),
-    LATER_ON("presence_penalty", BOTH, TYPE_NUMBER, "0"),
-    LATER_ON("repetition_penalty", BOTH, TYPE_NUMBER, "1"),
-    LATER_ON("logit_bias", BOTH, TYPE_OBJECT, "{}"),
     LATER_ON("logprobs", COMPLETION, TYPE_INT, NULL),
     LATER_ON("logprobs", CHAT, TYPE_BOOL, "false"),
     LATER_ON("top_logprobs", CHAT, TYPE_INT, "0"),
@@ -110,8 +115,6 @@ static const struct field table[] = {
     LATER_ON("prediction", CHAT, TYPE_OBJECT, NULL),
     LATER_ON("continue_final_message", CHAT | TOKENIZE, TYPE_BOOL, "false"),
     LATER_ON("return_progress", BOTH, TYPE_BOOL, "false"),
-    LATER_ON("cache_salt", BOTH, TYPE_STRING, "\"\""),
-    LATER_ON("priority", BOTH, TYPE_INT, "0"),
     LATER_ON("modalities", CHAT, TYPE_ARRAY, "[\"text\"]"),
 
     /* of OpenAI's API, not of this server */
@@ -289,14 +292,16 @@ bool fields_int(const struct value *v, int64_t *out) {
     return true;
 }
 
-static double as_number(const struct value *v) {
+double fields_number(const struct value *v) {
     return v->kind == VALUE_INT ? (double)v->integer : v->real;
 }
 
 static int check_range(const struct field *field, const struct value *v,
                        const struct proto_limits *limits, struct api_error *err) {
-    double hi = field->hi == VOCABULARY ? (double)limits->vocab_size : field->hi;
-    double number = as_number(v);
+    double hi = field->hi == VOCABULARY ? (double)limits->vocab_size
+                : field->hi == MAX_N    ? (double)limits->max_n
+                                        : field->hi;
+    double number = fields_number(v);
     int64_t whole;
     char got[CHARS_NUMBER_CAP], from[CHARS_NUMBER_CAP], to[CHARS_NUMBER_CAP];
     /* Written so that a NaN, could one come here, fails. */
@@ -405,6 +410,6 @@ void fields_store(const struct fields *fields, struct api_request *request) {
         if (field->types == TYPE_BOOL)
             *(bool *)place = fields->given[i]->boolean;
         else
-            *(double *)place = as_number(fields->given[i]);
+            *(double *)place = fields_number(fields->given[i]);
     }
 }

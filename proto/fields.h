@@ -1,6 +1,6 @@
 /* fields.h: the fields of the two generation routes. fields.c holds the one table that names each with
  * its type, range, routes and standing; the checks that the table alone can make are here, what needs
- * more (prompt, messages, stop, ...) is in request.c, prompt.c and messages.c. */
+ * more (prompt, messages, stop, ...) is in request.c, bias.c, prompt.c and messages.c. */
 #ifndef GERYON_PROTO_FIELDS_H
 #define GERYON_PROTO_FIELDS_H
 
@@ -60,6 +60,9 @@ const char *fields_describe(const struct value *v, char out[CHARS_NUMBER_CAP]);
 
 /* An integer, whole reals included. False when v is none or does not fit 64 bits. */
 bool fields_int(const struct value *v, int64_t *out);
+
+/* The value of a number. */
+double fields_number(const struct value *v);
 
 bool fields_equal(const struct value *string, const char *text);
 

@@ -77,9 +77,9 @@ int prompt_store(const struct value *prompt, const struct proto_limits *limits,
     bool is_list = prompt->kind == VALUE_ARRAY && prompt->n_items > 0 &&
                    (prompt->items[0].kind == VALUE_STRING || prompt->items[0].kind == VALUE_ARRAY);
     size_t n = is_list ? prompt->n_items : 1;
-    if (n > limits->max_prompts)
+    if (n > limits->max_choices)
         return api_error_set(err, API_INVALID_VALUE, "prompt",
-                             "prompt must hold at most %u prompts, got %zu", limits->max_prompts,
+                             "prompt must hold at most %u prompts, got %zu", limits->max_choices,
                              n);
     request->prompts = arena_alloc(request->arena, n * sizeof *request->prompts);
     if (!request->prompts) return api_error_set(err, API_INTERNAL_ERROR, NULL, "out of memory");

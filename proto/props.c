@@ -42,22 +42,30 @@ void proto_props(struct buf *out, const struct props *props) {
     add_text(out, "kernels", props->kernels);
     add_number(out, "draft_block", props->draft_block);
     add_number(out, "window", props->window);
-    buf_str(out, ",\"defaults\":{\"n\":1"); /* more choices than one are not offered yet */
+    add_text(out, "scheduling", props->scheduling);
+    buf_str(out, ",\"defaults\":{\"n\":1");
     add_number(out, "temperature", defaults->temperature);
     add_number(out, "top_p", defaults->top_p);
     add_number(out, "top_k", defaults->top_k);
     add_number(out, "min_p", defaults->min_p);
+    add_number(out, "frequency_penalty", defaults->frequency_penalty);
+    add_number(out, "presence_penalty", defaults->presence_penalty);
+    add_number(out, "repetition_penalty", defaults->repetition_penalty);
     add_number(out, "min_tokens", defaults->min_tokens);
     add_flag(out, "ignore_eos", defaults->ignore_eos);
     add_flag(out, "skip_special_tokens", defaults->skip_special_tokens);
     add_flag(out, "include_stop_str_in_output", defaults->include_stop_str_in_output);
-    buf_fmt(out, "},\"limits\":{\"prompts\":%u", props->max_prompts);
+    buf_fmt(out, "},\"limits\":{\"prompts\":%u", props->max_choices);
+    add_number(out, "n", props->max_n);
+    add_number(out, "choices", props->max_choices); /* prompts times n */
     add_number(out, "max_num_seqs", props->max_num_seqs);
     add_number(out, "max_queued_requests", props->max_queued);
     add_number(out, "max_body_bytes", (double)props->max_body_bytes);
     add_number(out, "stop", STOP_STRINGS_MAX);
     add_number(out, "stop_bytes", STOP_STRING_BYTES_MAX);
     add_number(out, "stop_token_ids", STOP_IDS_MAX);
+    add_number(out, "logit_bias", LOGIT_BIAS_MAX);
+    add_number(out, "cache_salt_bytes", CACHE_SALT_BYTES_MAX);
     buf_str(out, "}");
     add_text(out, "chat_template", props->chat_template);
     buf_str(out, "}");

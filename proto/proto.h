@@ -75,16 +75,22 @@ enum route_kind { ROUTE_COMPLETION, ROUTE_CHAT, ROUTE_TOKENIZE, ROUTE_DETOKENIZE
 
 enum { IGNORED_FIELDS_MAX = 8 };
 
+/* repetition_penalty is above 0; still smaller ones would turn logits into infinities. */
+#define REPETITION_LEAST 1e-30
+
 /* What validation needs to know of the server. */
 struct proto_limits {
     uint32_t vocab_size;
-    uint32_t max_prompts;    /* 128: prompts x n */
+    uint32_t max_n;          /* choices per prompt */
+    uint32_t max_choices;    /* prompts x n */
     bool tokenizer_adds_bos; /* "" is a valid prompt only then */
     bool strict_params;      /* unknown fields: 400 instead of ignored */
+    bool has_priorities;     /* else priority must be 0 */
     bool has_chat_template;
     const char *chat_template_error; /* why the one there cannot be used, or NULL */
     const char *const *model_names;  /* served names; the first is the default */
     size_t n_model_names;
+    const struct sampling *defaults; /* where a request says nothing; NULL: sampling_defaults */
 };
 
 struct prompt {
@@ -103,7 +109,11 @@ struct api_request {
     bool return_token_ids;
     bool return_timings;
     int64_t max_tokens; /* -1: the room left (chat) */
-    struct sampling sampling;
+    uint32_t n;         /* choices per prompt */
+    int32_t priority;
+    const char *cache_salt; /* may hold NUL bytes */
+    uint32_t cache_salt_len;
+    struct sampling sampling; /* its bias, ids ascending, lies in the arena too */
     /* completions */
     struct prompt *prompts;
     uint32_t n_prompts;
@@ -228,8 +238,9 @@ struct props {
     uint32_t max_model_len, vocab_size, page_size, n_pages, draft_block, window;
     const char *weight_dtype, *kv_dtype, *kernels;
     struct sampling defaults;
-    uint32_t max_prompts, max_num_seqs, max_queued;
+    uint32_t max_n, max_choices, max_num_seqs, max_queued;
     uint64_t max_body_bytes;
+    const char *scheduling;    /* "fcfs", "priority" */
     const char *chat_template; /* NULL: none */
 };
 void proto_props(struct buf *out, const struct props *props);

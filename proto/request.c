@@ -7,19 +7,25 @@
  *
  *   bytes -> JSON -> model -> types -> ranges -> contradictions -> struct api_request
  *
- * The table of fields.c does what it can in each step; stop, stop_token_ids and stream_options are here,
- * prompts in prompt.c, conversations in messages.c. */
+ * The table of fields.c does what it can in each step; stop, stop_token_ids, cache_salt and
+ * stream_options are here, logit_bias in bias.c, prompts in prompt.c, conversations in messages.c. */
 
 int request_no_memory(struct api_error *err) {
     return api_error_set(err, API_INTERNAL_ERROR, NULL, "out of memory");
 }
 
-static void request_defaults(struct api_request *request, enum route_kind kind) {
+static void request_defaults(struct api_request *request, enum route_kind kind,
+                             const struct sampling *defaults) {
     request->kind = kind;
+    request->n = 1;
+    request->cache_salt = "";
     request->max_tokens = kind == ROUTE_COMPLETION ? 16 : -1;
     request->add_special_tokens = true;
     request->add_generation_prompt = true;
-    sampling_defaults(&request->sampling);
+    if (defaults)
+        request->sampling = *defaults;
+    else
+        sampling_defaults(&request->sampling);
 }
 
 /* A parsed body costs at most a value, a key with its text and a string of its own, each rounded up,
@@ -62,7 +68,7 @@ int request_check_model(const struct fields *fields, const struct proto_limits *
     return request->model ? OK : request_no_memory(err);
 }
 
-/* ---- stop, stop_token_ids, stream_options ------------------------------------------------------- */
+/* ---- stop, stop_token_ids, stream_options, cache_salt -------------------------------------------- */
 
 static int check_elements(const struct value *array, unsigned types, const char *name,
                           struct api_error *err) {
@@ -140,6 +146,17 @@ static int store_stop_ids(const struct value *ids, const struct proto_limits *li
     return OK;
 }
 
+static int store_salt(const struct value *salt, struct api_request *request,
+                      struct api_error *err) {
+    if (salt->len > CACHE_SALT_BYTES_MAX)
+        return api_error_set(err, API_INVALID_VALUE, "cache_salt",
+                             "cache_salt must hold at most %d bytes, got %zu", CACHE_SALT_BYTES_MAX,
+                             salt->len);
+    request->cache_salt = salt->text;
+    request->cache_salt_len = (uint32_t)salt->len;
+    return OK;
+}
+
 /* ---- the steps ---------------------------------------------------------------------------------- */
 
 static int check_types(const struct fields *fields, const struct value *root,
@@ -148,6 +165,7 @@ static int check_types(const struct fields *fields, const struct value *root,
     struct value *from = fields_get(fields, source);
     struct value *stop = fields_get(fields, "stop"), *ids = fields_get(fields, "stop_token_ids");
     struct value *options = fields_get(fields, "stream_options");
+    struct value *bias = fields_get(fields, "logit_bias");
     int rc = limits->strict_params ? fields_check_names(fields->kind, root, err) : OK;
     if (rc) return rc;
     if (!from)
@@ -159,6 +177,7 @@ static int check_types(const struct fields *fields, const struct value *root,
     if (!rc && stop && stop->kind == VALUE_ARRAY)
         rc = check_elements(stop, TYPE_STRING, "stop", err);
     if (!rc && ids) rc = check_elements(ids, TYPE_INT, "stop_token_ids", err);
+    if (!rc && bias) rc = bias_check_types(bias, err);
     return rc;
 }
 
@@ -169,9 +188,12 @@ static void store_integers(const struct fields *fields, struct api_request *requ
     const struct value *max = first ? first : fields_get(fields, "max_tokens");
     const struct value *min = fields_get(fields, "min_tokens");
     const struct value *top_k = fields_get(fields, "top_k"), *seed = fields_get(fields, "seed");
+    const struct value *n = fields_get(fields, "n"), *priority = fields_get(fields, "priority");
     struct sampling *sampling = &request->sampling;
     int64_t number = 0;
     if (max && fields_int(max, &number)) request->max_tokens = number;
+    if (n && fields_int(n, &number)) request->n = (uint32_t)number;
+    if (priority && fields_int(priority, &number)) request->priority = (int32_t)number;
     /* No text is 2^32 tokens long, so a larger minimum says no more than this one. */
     if (min && fields_int(min, &number))
         sampling->min_tokens = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
@@ -196,6 +218,7 @@ static int store_values(const struct fields *fields, const struct proto_limits *
                         size_t *values_left, struct api_request *request, struct api_error *err) {
     struct value *stop = fields_get(fields, "stop"), *ids = fields_get(fields, "stop_token_ids");
     struct value *options = fields_get(fields, "stream_options");
+    struct value *bias = fields_get(fields, "logit_bias"), *salt = fields_get(fields, "cache_salt");
     int rc = fields_check_values(fields, limits, err);
     if (rc) return rc;
     fields_store(fields, request);
@@ -209,12 +232,43 @@ static int store_values(const struct fields *fields, const struct proto_limits *
     rc = store_source(fields, limits, values_left, request, err);
     if (!rc && stop) rc = store_stop(stop, &request->sampling, err);
     if (!rc && ids) rc = store_stop_ids(ids, limits, &request->sampling, err);
+    if (!rc && bias) rc = bias_store(bias, limits, request, err);
+    if (!rc && salt) rc = store_salt(salt, request, err);
     return rc;
 }
 
+/* Candidates are ranked by log-probabilities, so only as many as are returned for now. */
+static int check_best_of(const struct value *best_of, uint32_t n, struct api_error *err) {
+    int64_t number = n;
+    if (best_of) fields_int(best_of, &number);
+    if (number < n)
+        return api_error_set(err, API_INVALID_VALUE, "best_of",
+                             "best_of must not be below n, got %lld with n %u", (long long)number,
+                             n);
+    if (number > n)
+        return api_error_set(err, API_UNSUPPORTED_PARAMETER, "best_of",
+                             "best_of is supported only where it equals n, got %lld with n %u",
+                             (long long)number, n);
+    return OK;
+}
+
+static int check_choices(const struct fields *fields, const struct proto_limits *limits,
+                         const struct api_request *request, struct api_error *err) {
+    uint32_t n_prompts = fields->kind == ROUTE_COMPLETION ? request->n_prompts : 1;
+    if ((uint64_t)request->n * n_prompts > limits->max_choices)
+        return api_error_set(err, API_INVALID_VALUE, "n",
+                             "n times prompts must not be above %u, got %u times %u",
+                             limits->max_choices, request->n, n_prompts);
+    return fields->kind == ROUTE_COMPLETION
+               ? check_best_of(fields_get(fields, "best_of"), request->n, err)
+               : OK;
+}
+
 /* Fields that are right each, but not together. */
-static int check_together(const struct fields *fields, const struct api_request *request,
-                          struct api_error *err) {
+static int check_together(const struct fields *fields, const struct proto_limits *limits,
+                          const struct api_request *request, struct api_error *err) {
+    int rc = check_choices(fields, limits, request, err);
+    if (rc) return rc;
     if (fields_get(fields, "stream_options") && !request->stream)
         return api_error_set(err, API_INVALID_VALUE, "stream_options",
                              "stream_options is allowed only with stream: true");
@@ -225,6 +279,11 @@ static int check_together(const struct fields *fields, const struct api_request 
         return api_error_set(err, API_INVALID_VALUE, "min_tokens",
                              "min_tokens must not be above the token limit of %lld, got %u",
                              (long long)request->max_tokens, request->sampling.min_tokens);
+    if (request->priority && !limits->has_priorities)
+        return api_error_set(err, API_INVALID_VALUE, "priority",
+                             "priority must be 0 where the server runs without --scheduling "
+                             "priority, got %d",
+                             request->priority);
     return OK;
 }
 
@@ -233,7 +292,7 @@ int proto_parse_request(enum route_kind kind, const char *body, size_t len,
                         struct api_error *err) {
     struct api_request request = {.arena = arena_create(request_arena_limit(len))};
     if (!request.arena) return request_no_memory(err);
-    request_defaults(&request, kind);
+    request_defaults(&request, kind, limits->defaults);
     size_t values_left = JSON_VALUES_MAX;
     struct value root;
     struct fields fields;
@@ -243,7 +302,7 @@ int proto_parse_request(enum route_kind kind, const char *body, size_t len,
     if (!rc) rc = request_check_model(&fields, limits, &request, err);
     if (!rc) rc = check_types(&fields, &root, limits, err);
     if (!rc) rc = store_values(&fields, limits, &values_left, &request, err);
-    if (!rc) rc = check_together(&fields, &request, err);
+    if (!rc) rc = check_together(&fields, limits, &request, err);
     if (rc) {
         arena_destroy(request.arena);
         return rc;

@@ -1,5 +1,5 @@
-/* request_internal.h: the two parts of a body that need code of their own. Each comes in the two
- * passes of validation: types first, then values; the second also stores what it checked. */
+/* request_internal.h: the parts of a body that need code of their own. Each comes in the two passes of
+ * validation: types first, then values; the second also stores what it checked. */
 #ifndef GERYON_PROTO_REQUEST_INTERNAL_H
 #define GERYON_PROTO_REQUEST_INTERNAL_H
 
@@ -20,6 +20,11 @@ int prompt_store_ids(const struct value *ids, const char *path, const struct pro
 int prompt_check_types(const struct value *prompt, struct api_error *err);
 int prompt_store(const struct value *prompt, const struct proto_limits *limits,
                  struct api_request *request, struct api_error *err);
+
+/* bias.c: logit_bias into request->sampling. */
+int bias_check_types(const struct value *bias, struct api_error *err);
+int bias_store(const struct value *bias, const struct proto_limits *limits,
+               struct api_request *request, struct api_error *err);
 
 /* messages.c: the conversation, checked and freed of double forms in place. values_left bounds the values
  * of tool-call arguments, which are JSON inside strings. */

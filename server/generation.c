@@ -1,8 +1,9 @@
 /* generation.c: a request's sequences in the engine.
  *
- * A sequence is known to the engine by a number: generation << 32 | place in the table of live
- * sequences. Its place is free again once its last event was popped; the exchange may be gone long
- * before, then its events fall on the floor. */
+ *   prompts   p0        p1             one group of sequences each, which shares the prompt's pages
+ *   choices   0 1 2     3 4 5          index = prompt x n + choice; the engine knows each by its own
+ *                                      number (live.h)
+ */
 #include "server/generation.h"
 
 #include <inttypes.h>
@@ -12,36 +13,17 @@
 #include "server/clock.h"
 #include "server/front.h"
 #include "server/ids.h"
+#include "server/live.h"
 #include "server/metrics.h"
 
 enum {
     WAKES_PER_TURN = 256,
     EVENTS_PER_TURN = 4096,
-    DRAIN_SAMPLES = 32,
-    NO_PLACE = -1,
-};
-
-struct place {
-    struct exchange *exchange; /* NULL: nobody waits for its events */
-    uint32_t choice;
-    uint32_t generation;
-    int32_t next_free;
-    bool used;
-};
-
-struct live {
-    uint32_t n, cap;
-    int32_t free_head;
-    uint64_t ended_us[DRAIN_SAMPLES]; /* when sequences ended lately, for Retry-After */
-    uint32_t n_ended;
-    struct place places[];
 };
 
 /* One sequence of the request. */
 struct choice {
-    uint64_t id;     /* in the engine; 0 = ended */
-    int32_t *prompt; /* a copy, only with return_token_ids */
-    uint32_t n_prompt;
+    uint64_t id;      /* in the engine; 0 = ended */
     bool prompt_sent; /* in a chunk */
     struct buf text;  /* whole answers only */
     struct tokens ids;
@@ -55,87 +37,50 @@ struct generation {
     struct answer_head head;
     char id[64];
     uint64_t seed, submitted_us, first_us;
+    struct tokens *prompts; /* with return_token_ids, else NULL */
     bool admitted, ended;
     uint64_t first_at; /* a stream's byte that begins the first token, until it is handed out */
     enum metrics_reason reason; /* once ended */
     bool asked_queue_timeout;
-    uint32_t n_choices, n_running;
-    struct choice choices[];
+    uint32_t n_prompts, n_choices, n_running;
+    struct choice choices[]; /* [n_choices]: n of each prompt */
 };
 
-/* ---- the table of live sequences ------------------------------------------------------------- */
+/* ---- usage ----------------------------------------------------------------------------------- */
 
-int generation_create_table(struct server *server, struct err *err) {
-    uint32_t cap = engine_info(server->engine)->max_num_seqs + server->options->max_queued_requests;
-    struct live *live = calloc(1, sizeof *live + (size_t)cap * sizeof live->places[0]);
-    if (!live) return err_set(err, ERR_NOMEM, "no memory for %u live sequences", cap);
-    live->cap = cap;
-    for (uint32_t i = 0; i < cap; i++)
-        live->places[i].next_free = i + 1 < cap ? (int32_t)(i + 1) : NO_PLACE;
-    server->live = live;
-    return OK;
+/* Of one prompt's tokens, those that were stored before the request: what the choice that started first
+ * found. The others may find what that one computed. */
+static uint32_t n_cached(const struct choice *choices, uint32_t n) {
+    const struct seq_stats *first = NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct seq_stats *stats = &choices[i].stats;
+        if (stats->started_us && (!first || stats->started_us < first->started_us)) first = stats;
+    }
+    return first ? first->n_cached : 0;
 }
 
-void generation_destroy_table(struct server *server) {
-    free(server->live);
-    server->live = NULL;
-}
-
-uint32_t generation_n_live(const struct server *server) {
-    return server->live ? server->live->n : 0;
-}
-
-static uint64_t place_take(struct live *live, struct exchange *ex, uint32_t choice) {
-    ASSERT(live->free_head != NO_PLACE);
-    uint32_t i = (uint32_t)live->free_head;
-    struct place *place = &live->places[i];
-    live->free_head = place->next_free;
-    live->n++;
-    place->exchange = ex;
-    place->choice = choice;
-    place->used = true;
-    if (!++place->generation) place->generation = 1;
-    return (uint64_t)place->generation << 32 | i;
-}
-
-static struct place *place_find(struct live *live, uint64_t id) {
-    uint32_t i = (uint32_t)id;
-    if (i >= live->cap) return NULL;
-    struct place *place = &live->places[i];
-    return place->used && place->generation == id >> 32 ? place : NULL;
-}
-
-static void place_free(struct live *live, struct place *place) {
-    place->used = false;
-    place->exchange = NULL;
-    place->next_free = live->free_head;
-    live->free_head = (int32_t)(place - live->places);
-    live->n--;
-}
-
-static void note_ended(struct live *live) {
-    live->ended_us[live->n_ended++ % DRAIN_SAMPLES] = clock_us();
-}
-
-double generation_ms_per_sequence(const struct server *server, uint64_t now_us) {
-    const struct live *live = server->live;
-    if (!live || !live->n_ended) return 0;
-    uint32_t n = live->n_ended < DRAIN_SAMPLES ? live->n_ended : DRAIN_SAMPLES;
-    uint64_t oldest = live->ended_us[(live->n_ended - n) % DRAIN_SAMPLES];
-    return clock_ms(oldest, now_us) / n;
-}
-
+/* Prompts count once each, whatever n is. */
 static struct usage usage_of(const struct generation *gen) {
     struct usage usage = {0};
+    const uint32_t n = gen->request.n;
+    for (uint32_t i = 0; i < gen->n_choices; i += n) {
+        usage.prompt_tokens += gen->choices[i].stats.n_prompt;
+        usage.cached_tokens += n_cached(&gen->choices[i], n);
+    }
     for (uint32_t i = 0; i < gen->n_choices; i++) {
         const struct seq_stats *stats = &gen->choices[i].stats;
-        usage.prompt_tokens += stats->n_prompt;
         usage.completion_tokens += stats->n_output;
-        usage.cached_tokens += stats->n_cached;
         usage.accepted_tokens += stats->n_accepted;
         usage.rejected_tokens += stats->n_rejected;
     }
     return usage;
+}
+
+/* The prompt of choice i, until a chunk of that choice has said it; empty where nobody asked. */
+static const struct tokens *prompt_to_send(const struct generation *gen, uint32_t i) {
+    static const struct tokens none = {0};
+    bool wanted = gen->prompts && !gen->choices[i].prompt_sent;
+    return wanted ? &gen->prompts[i / gen->request.n] : &none;
 }
 
 /* ---- admission ------------------------------------------------------------------------------- */
@@ -143,6 +88,7 @@ static struct usage usage_of(const struct generation *gen) {
 static void request_free(struct request *request) {
     if (!request) return;
     free(request->prompt);
+    free(request->sampling.bias);
     free(request);
 }
 
@@ -153,7 +99,7 @@ static void detach(struct exchange *ex) {
     for (uint32_t i = 0; i < gen->n_choices; i++) {
         struct choice *choice = &gen->choices[i];
         if (!choice->id) continue;
-        struct place *place = place_find(ex->server->live, choice->id);
+        struct live_place *place = live_find(ex->server->live, choice->id);
         if (place) place->exchange = NULL;
         engine_cancel(ex->server->engine, choice->id);
         choice->id = 0;
@@ -161,53 +107,63 @@ static void detach(struct exchange *ex) {
     gen->n_running = 0;
 }
 
+/* NULL: also where there is nothing to copy. */
+static void *copy_of(const void *from, size_t bytes) {
+    void *copy = bytes ? malloc(bytes) : NULL;
+    if (copy) memcpy(copy, from, bytes);
+    return copy;
+}
+
+/* Choice i of the request, with a prompt and a bias of its own. */
 static struct request *make_request(const struct generation *gen, uint32_t i,
-                                    struct tokens *prompt) {
+                                    const struct tokens *prompt) {
+    const struct api_request *wants = &gen->request;
     struct request *request = calloc(1, sizeof *request);
     if (!request) return NULL;
-    int64_t max_tokens = gen->request.max_tokens;
-    request->choice = 0; /* choice within its prompt; n > 1 is not offered yet */
+    request->sampling = wants->sampling;
+    request->prompt = copy_of(prompt->ids, prompt->n * sizeof *prompt->ids);
+    request->sampling.bias =
+        copy_of(wants->sampling.bias, wants->sampling.n_bias * sizeof *wants->sampling.bias);
+    if (!request->prompt || (wants->sampling.n_bias && !request->sampling.bias)) {
+        request_free(request);
+        return NULL;
+    }
+    const int64_t max_tokens = wants->max_tokens;
+    const uint32_t prompt_idx = i / wants->n;
+    request->choice = i % wants->n;
+    /* The number of the prompt's first choice; 0 in that one, which has no number yet. */
+    request->group = wants->n > 1 ? gen->choices[prompt_idx * wants->n].id : 0;
+    request->priority = wants->priority;
+    request->salt_len = (uint8_t)wants->cache_salt_len;
+    memcpy(request->salt, wants->cache_salt, wants->cache_salt_len);
     request->max_tokens =
         max_tokens < 0 || max_tokens > UINT32_MAX ? UINT32_MAX : (uint32_t)max_tokens;
-    request->sampling = gen->request.sampling;
     /* Without a client's seed, equal prompts of one request must not give equal texts. */
-    request->sampling.seed = gen->request.sampling.has_seed ? gen->seed : gen->seed + i;
+    request->sampling.seed = wants->sampling.has_seed ? gen->seed : gen->seed + prompt_idx;
     request->n_prompt = prompt->n;
-    request->prompt = prompt->ids;
-    *prompt = (struct tokens){0};
     return request;
 }
 
-static int keep_prompt(struct choice *choice, const struct tokens *prompt) {
-    choice->prompt = malloc(prompt->n * sizeof *choice->prompt);
-    if (!choice->prompt) return ERR_NOMEM;
-    memcpy(choice->prompt, prompt->ids, prompt->n * sizeof *choice->prompt);
-    choice->n_prompt = prompt->n;
-    return OK;
-}
-
-static int submit_one(struct exchange *ex, uint32_t i, struct tokens *prompt,
+static int submit_one(struct exchange *ex, uint32_t i, const struct tokens *prompt,
                       struct api_error *error) {
     struct generation *gen = ex->generation;
     struct server *server = ex->server;
     struct choice *choice = &gen->choices[i];
     struct err err = {0};
-    uint32_t n_prompt = prompt->n;
-    if (gen->request.return_token_ids && keep_prompt(choice, prompt))
-        return api_error_set(error, API_INTERNAL_ERROR, NULL, "no memory for the request");
     struct request *request = make_request(gen, i, prompt);
     if (!request)
         return api_error_set(error, API_INTERNAL_ERROR, NULL, "no memory for the request");
-    uint64_t id = place_take(server->live, ex, i);
+    uint64_t id = live_take(server->live, ex, i);
     request->id = id;
+    if (gen->request.n > 1 && !request->group) request->group = id;
     int rc = engine_submit(server->engine, request, &err);
     if (!rc) {
         choice->id = id;
-        choice->stats.n_prompt = n_prompt;
+        choice->stats.n_prompt = prompt->n;
         gen->n_running++;
         return OK;
     }
-    place_free(server->live, place_find(server->live, id));
+    live_free(server->live, id);
     request_free(request);
     switch (rc) {
     case ERR_FULL:
@@ -224,12 +180,16 @@ static int submit_one(struct exchange *ex, uint32_t i, struct tokens *prompt,
     }
 }
 
-static struct generation *create(struct exchange *ex, struct api_request *request, uint32_t n) {
+static struct generation *create(struct exchange *ex, struct api_request *request,
+                                 uint32_t n_prompts) {
+    uint32_t n = request->n * n_prompts;
     struct generation *gen = calloc(1, sizeof *gen + n * sizeof gen->choices[0]);
     if (!gen) return NULL;
     gen->request = *request;
+    gen->n_prompts = n_prompts;
     gen->n_choices = n;
     gen->seed = request->sampling.has_seed ? request->sampling.seed : ids_seed();
+    if (ex->server->options->seeded_by_default) gen->request.sampling.has_seed = true;
     ids_completion(request->kind == ROUTE_CHAT ? "chatcmpl-" : "cmpl-", gen->id, sizeof gen->id);
     gen->head = (struct answer_head){
         .kind = request->kind,
@@ -246,23 +206,46 @@ static struct generation *create(struct exchange *ex, struct api_request *reques
     return gen;
 }
 
-static int admit(struct exchange *ex, struct tokens *prompts, uint32_t n, struct api_error *error) {
+/* All of the request's sequences, or an error; then some may be in the engine still. */
+static int admit(struct exchange *ex, const struct tokens *prompts, struct api_error *error) {
+    struct generation *gen = ex->generation;
     const struct live *live = ex->server->live;
+    const uint32_t n = gen->n_choices, n_live = live_n(live), cap = live_cap(live);
     if (server_unavailable(ex->server, error)) return ERR_FULL;
-    if (n > live->cap)
-        return api_error_set(error, API_INVALID_VALUE, "prompt",
-                             "prompt holds %u prompts, this server takes at most %u sequences", n,
-                             live->cap);
-    if (n > live->cap - live->n)
+    if (n > cap)
+        return api_error_set(error, API_INVALID_VALUE, gen->request.n > 1 ? "n" : "prompt",
+                             "n times prompts is %u, this server takes at most %u sequences", n,
+                             cap);
+    if (n > cap - n_live)
         return api_error_set(error, API_QUEUE_FULL, NULL,
                              "the server is busy: %u of %u sequences are running or waiting",
-                             live->n, live->cap);
-    ex->generation->submitted_us = clock_us();
+                             n_live, cap);
+    gen->submitted_us = clock_us();
     for (uint32_t i = 0; i < n; i++) {
-        int rc = submit_one(ex, i, &prompts[i], error);
+        int rc = submit_one(ex, i, &prompts[i / gen->request.n], error);
         if (rc) return rc;
     }
     return OK;
+}
+
+/* Chat streams begin with a chunk per choice. */
+static void send_roles(struct exchange *ex) {
+    struct generation *gen = ex->generation;
+    struct usage usage = usage_of(gen);
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        const struct tokens *prompt = prompt_to_send(gen, i);
+        proto_chunk_role(&ex->out, &gen->head, i, prompt->ids, prompt->n,
+                         gen->request.continuous_usage_stats ? &usage : NULL);
+        gen->choices[i].prompt_sent = true;
+    }
+    exchange_out(ex);
+}
+
+/* Take the prompts; NULL: no memory. */
+static struct tokens *take_prompts(struct tokens *prompts, uint32_t n) {
+    struct tokens *taken = copy_of(prompts, n * sizeof *prompts);
+    if (taken) memset(prompts, 0, n * sizeof *prompts);
+    return taken;
 }
 
 void generation_begin(struct exchange *ex, struct api_request *request, struct tokens *prompts,
@@ -275,7 +258,13 @@ void generation_begin(struct exchange *ex, struct api_request *request, struct t
         exchange_refuse(ex, &error);
         return;
     }
-    if (admit(ex, prompts, n_prompts, &error)) {
+    int rc = admit(ex, prompts, &error);
+    if (!rc && gen->request.return_token_ids) {
+        gen->prompts = take_prompts(prompts, n_prompts);
+        if (!gen->prompts)
+            rc = api_error_set(&error, API_INTERNAL_ERROR, NULL, "no memory for the request");
+    }
+    if (rc) {
         detach(ex); /* those of its sequences that got in */
         exchange_refuse(ex, &error);
         return;
@@ -284,20 +273,13 @@ void generation_begin(struct exchange *ex, struct api_request *request, struct t
     ex->state = EXCHANGE_RUNNING;
     if (!gen->request.stream) return;
     exchange_begin_sse(ex);
-    if (gen->request.kind != ROUTE_CHAT) return;
-    struct usage usage = usage_of(gen);
-    for (uint32_t i = 0; i < n_prompts; i++) {
-        struct choice *choice = &gen->choices[i];
-        proto_chunk_role(&ex->out, &gen->head, i, choice->prompt, choice->n_prompt,
-                         gen->request.continuous_usage_stats ? &usage : NULL);
-        choice->prompt_sent = true;
-    }
-    exchange_out(ex);
+    if (gen->request.kind == ROUTE_CHAT) send_roles(ex);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* Several sequences of one request: from the first that moved to the last; counts are sums. */
+/* Several sequences of one request: from the first that moved to the last; counts are sums, cached
+ * tokens those of usage. */
 static struct timings timings_of(const struct exchange *ex) {
     const struct generation *gen = ex->generation;
     struct timings t = {0};
@@ -305,11 +287,10 @@ static struct timings timings_of(const struct exchange *ex) {
     uint64_t n_output = 0, n_accepted = 0;
     for (uint32_t i = 0; i < gen->n_choices; i++) {
         const struct seq_stats *s = &gen->choices[i].stats;
-        if (s->submitted_us < submitted) submitted = s->submitted_us;
+        if (s->submitted_us && s->submitted_us < submitted) submitted = s->submitted_us;
         if (s->started_us && s->started_us < started) started = s->started_us;
         if (s->first_token_us && s->first_token_us < first) first = s->first_token_us;
         if (s->last_token_us > last) last = s->last_token_us;
-        t.cached_tokens += s->n_cached;
         t.prefill_passes += s->prefill_passes;
         t.draft_passes += s->draft_passes;
         t.verify_passes += s->verify_passes;
@@ -317,6 +298,7 @@ static struct timings timings_of(const struct exchange *ex) {
         n_output += s->n_output;
         n_accepted += s->n_accepted;
     }
+    t.cached_tokens = usage_of(gen).cached_tokens;
     if (started != UINT64_MAX) t.queue_ms = clock_ms(submitted, started);
     if (first != UINT64_MAX) {
         t.prefill_ms = started != UINT64_MAX ? clock_ms(started, first) : 0;
@@ -359,7 +341,7 @@ static void note_end(struct exchange *ex, enum metrics_reason reason) {
     if (!gen || !gen->admitted || gen->ended) return;
     gen->ended = true;
     gen->reason = reason;
-    metrics_finished(ex->server->metrics, reason);
+    metrics_finished(ex->server->metrics, reason, usage_of(gen).cached_tokens);
     if (reason <= REASON_TOOL_CALLS) count_stages(ex);
 }
 
@@ -399,10 +381,8 @@ static struct answer_choice describe(const struct generation *gen, uint32_t i) {
     if (gen->request.return_token_ids) {
         out.token_ids = choice->ids.ids;
         out.n_token_ids = choice->ids.n;
-        if (!choice->prompt_sent) {
-            out.prompt_ids = choice->prompt;
-            out.n_prompt_ids = choice->n_prompt;
-        }
+        out.prompt_ids = prompt_to_send(gen, i)->ids;
+        out.n_prompt_ids = prompt_to_send(gen, i)->n;
     }
     if (choice->stop_index >= 0 && (uint32_t)choice->stop_index < sampling->n_stop) {
         out.stop_text = sampling->stop[choice->stop_index].text;
@@ -454,15 +434,13 @@ static void end_sse(struct exchange *ex) {
 
 static void send_text(struct exchange *ex, uint32_t i, const struct event *event) {
     struct generation *gen = ex->generation;
-    struct choice *choice = &gen->choices[i];
     struct usage usage;
+    const struct tokens *prompt = prompt_to_send(gen, i);
     bool with_usage = gen->request.continuous_usage_stats;
-    bool with_prompt = gen->request.return_token_ids && !choice->prompt_sent;
     if (with_usage) usage = usage_of(gen);
     proto_chunk_text(&ex->out, &gen->head, i, event->text, event->text_len, event->tokens,
-                     event->n_tokens, with_prompt ? choice->prompt : NULL,
-                     with_prompt ? choice->n_prompt : 0, with_usage ? &usage : NULL);
-    choice->prompt_sent = true;
+                     event->n_tokens, prompt->ids, prompt->n, with_usage ? &usage : NULL);
+    gen->choices[i].prompt_sent = true;
 }
 
 /* Text that became final; it may come with the ending event too. */
@@ -571,14 +549,14 @@ bool generation_deliver(struct server *server) {
     for (uint32_t n = 0; n < EVENTS_PER_TURN; n++) {
         if (n_wakes >= WAKES_PER_TURN) return true;
         if (!engine_next_event(server->engine, &event)) return false;
-        struct place *place = place_find(server->live, event.id);
+        struct live_place *place = live_find(server->live, event.id);
         ASSERT(place); /* the engine reports only what was submitted and not yet ended */
         struct exchange *ex = place->exchange;
         uint32_t choice = place->choice;
         bool was_suspended = ex && ex->suspended;
         if (event.kind != EVENT_TOKENS) {
-            place_free(server->live, place);
-            note_ended(server->live);
+            live_free(server->live, event.id);
+            live_note_ended(server->live, clock_us());
         }
         if (event.kind == EVENT_FAILED && event.error == ERR_DEVICE) server_engine_failed(server);
         if (ex) hand_on(ex, choice, &event);
@@ -597,14 +575,14 @@ void generation_write_slots(const struct server *server, struct buf *out) {
         [SLOT_DECODE] = "decode",
         [SLOT_PREEMPTED] = "preempted",
     };
-    uint32_t cap = server->live->n;
+    uint32_t cap = live_n(server->live);
     struct engine_slot *slots = calloc(cap + 1, sizeof *slots);
     struct slot_card *cards = calloc(cap + 1, sizeof *cards);
     uint32_t n = slots && cards ? engine_slots(server->engine, slots, cap) : 0;
     uint64_t now_us = clock_us();
     for (uint32_t i = 0; i < n; i++) {
         const struct engine_slot *slot = &slots[i];
-        const struct place *place = place_find(server->live, slot->id);
+        const struct live_place *place = live_find(server->live, slot->id);
         bool waited_for = place && place->exchange;
         cards[i] = (struct slot_card){
             .id = (uint32_t)slot->id,
@@ -640,10 +618,12 @@ void generation_free(struct exchange *ex) {
     if (!gen) return;
     ASSERT(!gen->n_running);
     for (uint32_t i = 0; i < gen->n_choices; i++) {
-        free(gen->choices[i].prompt);
         buf_free(&gen->choices[i].text);
         tokens_free(&gen->choices[i].ids);
     }
+    for (uint32_t i = 0; gen->prompts && i < gen->n_prompts; i++)
+        tokens_free(&gen->prompts[i]);
+    free(gen->prompts);
     api_request_free(&gen->request);
     free(gen);
     ex->generation = NULL;
@@ -660,28 +640,31 @@ void generation_tick(struct exchange *ex, uint64_t now_us) {
         generation_fail(ex, &error);
     } else if (options->queue_timeout > 0 && age > options->queue_timeout && gen &&
                !gen->asked_queue_timeout) {
-        /* Only the engine knows what has started: it cancels the rest, and tells. */
+        /* A request's turn has come when its first sequence starts; the others may wait for that one
+         * and its like. Only the engine knows what has started: it cancels what has not, and tells. */
         gen->asked_queue_timeout = true;
-        for (uint32_t i = 0; i < gen->n_choices; i++)
-            if (gen->choices[i].id) engine_cancel_waiting(ex->server->engine, gen->choices[i].id);
+        if (gen->choices[0].id) engine_cancel_waiting(ex->server->engine, gen->choices[0].id);
     }
 }
 
 size_t generation_log_fields(const struct exchange *ex, struct log_field *fields, size_t cap) {
     const struct generation *gen = ex->generation;
-    if (!gen || cap < 10) return 0;
+    if (!gen || cap < 12) return 0;
     struct usage usage = usage_of(gen);
     struct timings timings = timings_of(ex);
     size_t n = 0;
     fields[n++] = log_str("stream", gen->request.stream ? "true" : "false");
+    fields[n++] = log_int("choices", gen->n_choices);
     fields[n++] = log_int("prompt_tokens", (int64_t)usage.prompt_tokens);
+    fields[n++] = log_int("cached_tokens", (int64_t)usage.cached_tokens);
     fields[n++] = log_int("completion_tokens", (int64_t)usage.completion_tokens);
     fields[n++] = log_int("accepted_tokens", (int64_t)usage.accepted_tokens);
     fields[n++] = log_str("finish", gen->ended ? metrics_reason_name(gen->reason) : NULL);
     fields[n++] = log_real("queue_ms", timings.queue_ms);
     fields[n++] = log_real("ttft_ms", gen->first_us ? clock_ms(ex->arrived_us, gen->first_us) : 0);
     fields[n++] = log_real("tokens_per_second", timings.tokens_per_second);
-    /* A drawn seed reproduces the text only when sent as `seed`: seeded draws use another rule. */
+    /* A drawn seed reproduces the text only when sent as `seed`: seeded draws use another rule, unless
+     * this request was drawn by it already. */
     fields[n++] = log_int("seed", (int64_t)gen->seed);
     fields[n++] = log_str("seed_note", gen->request.sampling.has_seed
                                            ? NULL

@@ -5,13 +5,8 @@
 #include "server/exchange.h"
 #include "server/log.h"
 
-/* The table of live sequences; sized once the engine exists. */
-int generation_create_table(struct server *server, struct err *err);
-void generation_destroy_table(struct server *server);
-uint32_t generation_n_live(const struct server *server);
-
-/* Admit: one sequence per prompt, all or nothing. Takes request and the ids in prompts[0..n), also
- * on failure; ex is then answered with the refusal. */
+/* Admit: n sequences per prompt, all or nothing. Takes request, also on failure, and of the ids in
+ * prompts[0..n_prompts) what it keeps; where it fails, ex is answered with the refusal. */
 void generation_begin(struct exchange *ex, struct api_request *request, struct tokens *prompts,
                       uint32_t n_prompts);
 /* Pop the engine's events and hand them on, a bounded number of wake-ups a call; true when more may
@@ -28,8 +23,6 @@ void generation_abandon(struct exchange *ex);
 /* Limits in time; may end the exchange with an error. */
 void generation_tick(struct exchange *ex, uint64_t now_us);
 void generation_free(struct exchange *ex);
-/* How many ended in recent time, for Retry-After: milliseconds per sequence, 0 = unknown. */
-double generation_ms_per_sequence(const struct server *server, uint64_t now_us);
 /* Fields for the request's log line. */
 size_t generation_log_fields(const struct exchange *ex, struct log_field *fields, size_t cap);
 

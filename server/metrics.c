@@ -29,7 +29,7 @@ struct metrics {
         const char *code;
         uint64_t n;
     } rejected[CODES_MAX];
-    uint64_t finished[REASON_COUNT];
+    uint64_t finished[REASON_COUNT], prompt_cached;
     struct histogram first_token, queue, prefill, decode, whole;
     struct histogram prompt_tokens, generation_tokens;
 };
@@ -45,6 +45,7 @@ enum family {
     FINISHED,
     REJECTED,
     PROMPT_TOKENS,
+    PROMPT_CACHED,
     GENERATION_TOKENS,
     FIRST_TOKEN,
     INTER_TOKEN,
@@ -61,6 +62,10 @@ enum family {
     FORWARDS,
     KV_PAGES,
     KV_PAGES_USED,
+    KV_PAGES_CACHED,
+    EVICTIONS,
+    PREFIX_QUERIES,
+    PREFIX_HITS,
     PREEMPTIONS,
     BATCH_SEQUENCES,
     BATCH_TOKENS,
@@ -92,6 +97,8 @@ static const struct {
     [REJECTED] = {OURS("requests_rejected_total"), "counter",
                   "Requests refused with 429 or 503, by error code."},
     [PROMPT_TOKENS] = {OURS("prompt_tokens_total"), "counter", "Prompt tokens taken in."},
+    [PROMPT_CACHED] = {OURS("prompt_cached_tokens_total"), "counter",
+                       "Prompt tokens of ended requests that came from stored pages."},
     [GENERATION_TOKENS] = {OURS("generation_tokens_total"), "counter",
                            "Tokens that became part of a text."},
     [FIRST_TOKEN] = {OURS("time_to_first_token_seconds"), "histogram",
@@ -116,6 +123,14 @@ static const struct {
                   "Forward passes; a mixed one counts as verify, else decode, else prefill."},
     [KV_PAGES] = {OURS("kv_pages"), "gauge", "KV pages in all."},
     [KV_PAGES_USED] = {OURS("kv_pages_used"), "gauge", "KV pages held by live sequences."},
+    [KV_PAGES_CACHED] = {OURS("kv_pages_cached"), "gauge",
+                         "KV pages that no sequence holds, kept for texts that begin alike."},
+    [EVICTIONS] = {OURS("kv_page_evictions_total"), "counter",
+                   "Kept KV pages that were given to others."},
+    [PREFIX_QUERIES] = {OURS("prefix_cache_query_tokens_total"), "counter",
+                        "Prompt tokens looked up among kept pages."},
+    [PREFIX_HITS] = {OURS("prefix_cache_hit_tokens_total"), "counter",
+                     "Prompt tokens found among them."},
     [PREEMPTIONS] = {OURS("preemptions_total"), "counter",
                      "Sequences sent back to the line for want of KV pages."},
     [BATCH_SEQUENCES] = {OURS("batch_sequences"), "gauge", "Sequences in the last step."},
@@ -194,8 +209,9 @@ const char *metrics_reason_name(enum metrics_reason reason) {
     return NAMES[reason];
 }
 
-void metrics_finished(struct metrics *m, enum metrics_reason reason) {
+void metrics_finished(struct metrics *m, enum metrics_reason reason, uint64_t cached_tokens) {
     m->finished[reason]++;
+    m->prompt_cached += cached_tokens;
 }
 
 void metrics_first_token(struct metrics *m, double seconds) {
@@ -360,6 +376,7 @@ static void write_requests(struct page *page, const struct metrics *m) {
 
 static void write_times(struct page *page, const struct metrics *m, const struct engine_gauges *g) {
     whole(page, PROMPT_TOKENS, g->prompt_tokens);
+    whole(page, PROMPT_CACHED, m->prompt_cached);
     whole(page, GENERATION_TOKENS, g->generated_tokens);
     histogram(page, FIRST_TOKEN, &m->first_token);
     histogram(page, INTER_TOKEN, &g->inter_token_seconds);
@@ -390,7 +407,11 @@ static void write_engine(struct page *page, const struct metrics_source *source)
     if (source->engine) {
         whole(page, KV_PAGES, source->engine->n_pages);
         whole(page, KV_PAGES_USED, g->pages_used);
+        whole(page, KV_PAGES_CACHED, g->pages_cached);
     }
+    whole(page, EVICTIONS, g->page_evictions);
+    whole(page, PREFIX_QUERIES, g->prefix_query_tokens);
+    whole(page, PREFIX_HITS, g->prefix_hit_tokens);
     whole(page, PREEMPTIONS, g->preemptions);
     whole(page, BATCH_SEQUENCES, g->batch_sequences);
     whole(page, BATCH_TOKENS, g->batch_tokens);

@@ -38,8 +38,8 @@ enum metrics_reason {
 };
 const char *metrics_reason_name(enum metrics_reason reason);
 
-/* An admitted request ended. */
-void metrics_finished(struct metrics *metrics, enum metrics_reason reason);
+/* An admitted request ended; so many tokens of its prompts came from stored pages. */
+void metrics_finished(struct metrics *metrics, enum metrics_reason reason, uint64_t cached_tokens);
 /* The first token of a request: handed to the socket, or known where the answer goes out whole. */
 void metrics_first_token(struct metrics *metrics, double seconds);
 

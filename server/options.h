@@ -59,7 +59,8 @@ struct options {
     const char *host;
     uint32_t port;
     struct option_list served_model_names;
-    uint32_t max_queued_requests;
+    uint32_t max_queued_requests, max_n, max_choices;
+    const char *scheduling, *sampling_defaults;
     uint64_t max_body_bytes;
     uint32_t max_connections;
     bool max_connections_set; /* the user asked: refuse to start rather than lower it */
@@ -68,7 +69,7 @@ struct options {
     struct option_list api_keys, open_paths, cors_origins;
     const char *api_key_file;
     const char *tls_cert, *tls_key;
-    bool parse_specials, strict_params, slots;
+    bool parse_specials, strict_params, slots, seeded_by_default;
     const char *log_level, *log_format, *config;
     /* generate, logits, tokenize */
     const char *prompt, *chat, *tokens, *tokens_file;

@@ -152,6 +152,7 @@ static void handle_props(struct exchange *ex) {
         .path = model->path,
         .architecture = model->architecture,
         .fingerprint = server->fingerprint,
+        .defaults = server->defaults,
         .max_model_len = engine->max_model_len,
         .vocab_size = model->vocab_size,
         .page_size = engine->page_tokens,
@@ -161,13 +162,14 @@ static void handle_props(struct exchange *ex) {
         .weight_dtype = model->weight_dtype,
         .kv_dtype = engine->kv_dtype,
         .kernels = model->kernel_table,
-        .max_prompts = server->limits.max_prompts,
+        .max_n = server->limits.max_n,
+        .max_choices = server->limits.max_choices,
         .max_num_seqs = engine->max_num_seqs,
         .max_queued = server->options->max_queued_requests,
         .max_body_bytes = server->options->max_body_bytes,
+        .scheduling = server->options->scheduling,
         .chat_template = model->chat_template,
     };
-    sampling_defaults(&props.defaults);
     struct buf body = {0};
     proto_props(&body, &props);
     exchange_answer(ex, 200, &body);

@@ -13,6 +13,7 @@
 #include "server/exchange.h"
 #include "server/front.h"
 #include "server/generation.h"
+#include "server/live.h"
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/sink.h"
@@ -59,7 +60,7 @@ uint32_t server_retry_ms(const struct server *server, const struct api_error *er
     if (err->status != 429 && err->status != 503) return 0;
     if (server->phase == PHASE_LOADING) return SOON_MS;
     if (server->phase != PHASE_READY) return LATER_MS; /* another process must take over */
-    double ms = generation_ms_per_sequence(server, clock_us());
+    double ms = server->live ? live_ms_per_sequence(server->live, clock_us()) : 0;
     if (ms <= 0) return UNKNOWN_MS;
     return ms < LEAST_MS ? LEAST_MS : ms > MOST_MS ? MOST_MS : (uint32_t)ms;
 }
@@ -74,7 +75,7 @@ void server_engine_failed(struct server *server) {
     if (server->exit_code) return;
     server->exit_code = 1;
     log_event(LOG_ERROR, "engine_failed", log_str("error", "the compute device failed"),
-              log_int("live", generation_n_live(server)));
+              log_int("live", live_n(server->live)));
     if (server->phase < PHASE_FAILED) set_phase(server, PHASE_FAILED);
 }
 
@@ -119,7 +120,39 @@ static void make_fingerprint(struct server *server) {
              (unsigned long long)(h ^ h >> 48) & 0xffffffffffffu);
 }
 
-static void publish_model(struct server *server) {
+/* Ranges are those of the API's fields. */
+static int take_hint(const struct sampling_hint *hint, const char *name, double lo, double hi,
+                     double *out, struct err *err) {
+    if (!hint->given) return OK;
+    if (!(hint->value >= lo && hint->value <= hi))
+        return err_set(err, ERR_INVALID,
+                       "--sampling-defaults model: generation_config.json: %s is %g, a number from "
+                       "%g to %g is expected",
+                       name, hint->value, lo, hi);
+    *out = hint->value;
+    return OK;
+}
+
+/* What requests begin with: the API's values, or where it has some, the model's. */
+static int make_defaults(struct server *server, struct err *err) {
+    struct sampling *defaults = &server->defaults;
+    const struct sampling_hints *hints = &model_info(server->model)->hints;
+    const double vocab_size = model_info(server->model)->vocab_size;
+    double top_k = 0;
+    sampling_defaults(defaults);
+    if (!strcmp(server->options->sampling_defaults, "request")) return OK;
+    int rc = take_hint(&hints->temperature, "temperature", 0, 2, &defaults->temperature, err);
+    if (!rc) rc = take_hint(&hints->top_p, "top_p", 0, 1, &defaults->top_p, err);
+    if (!rc) rc = take_hint(&hints->min_p, "min_p", 0, 1, &defaults->min_p, err);
+    if (!rc) rc = take_hint(&hints->top_k, "top_k", -1, INT32_MAX, &top_k, err);
+    if (!rc)
+        rc = take_hint(&hints->repetition_penalty, "repetition_penalty", REPETITION_LEAST, 10,
+                       &defaults->repetition_penalty, err);
+    if (top_k >= 1) defaults->top_k = (int32_t)(top_k < vocab_size ? top_k : vocab_size);
+    return rc;
+}
+
+static int publish_model(struct server *server, struct err *err) {
     const struct model_info *info = model_info(server->model);
     const struct option_list *names = &server->options->served_model_names;
     server->n_names = names->n;
@@ -127,15 +160,19 @@ static void publish_model(struct server *server) {
     if (!names->n) server->names[server->n_names++] = info->name;
     server->limits = (struct proto_limits){
         .vocab_size = info->vocab_size,
-        .max_prompts = 128,
+        .max_n = server->options->max_n,
+        .max_choices = server->options->max_choices,
         .tokenizer_adds_bos = info->adds_bos,
         .strict_params = server->options->strict_params,
+        .has_priorities = !strcmp(server->options->scheduling, "priority"),
         .has_chat_template = info->has_chat_template,
         .chat_template_error = info->chat_template_error,
         .model_names = server->names,
         .n_model_names = server->n_names,
+        .defaults = &server->defaults,
     };
     make_fingerprint(server);
+    return make_defaults(server, err);
 }
 
 static void log_ready(const struct server *server) {
@@ -167,6 +204,12 @@ static void log_ready(const struct server *server) {
               log_str("fingerprint", server->fingerprint));
 }
 
+static int create_live(struct server *server, struct err *err) {
+    uint32_t cap = engine_info(server->engine)->max_num_seqs + server->options->max_queued_requests;
+    server->live = live_create(cap);
+    return server->live ? OK : err_set(err, ERR_NOMEM, "no memory for %u live sequences", cap);
+}
+
 static void begin_stop(struct server *server);
 
 static void on_loaded(uv_async_t *async) {
@@ -174,9 +217,9 @@ static void on_loaded(uv_async_t *async) {
     struct err *err = &server->load_err;
     if (server->phase != PHASE_LOADING) return; /* stopped meanwhile: the loader is joined later */
     int rc = server->load_rc;
-    if (!rc) rc = generation_create_table(server, err);
+    if (!rc) rc = publish_model(server, err);
+    if (!rc) rc = create_live(server, err);
     if (!rc) {
-        publish_model(server);
         rc = engine_start(server->engine, on_engine_notify, &server->engine_news, err);
     }
     if (rc) {
@@ -330,7 +373,7 @@ static int start(struct server *server, struct err *err) {
 /* What was cancelled comes back before the engine may be destroyed. */
 static void drain_engine(struct server *server) {
     uint64_t deadline = clock_us() + DRAIN_ENGINE_US;
-    while (generation_n_live(server) && clock_us() < deadline)
+    while (live_n(server->live) && clock_us() < deadline)
         if (!generation_deliver(server)) usleep(1000);
     engine_stop(server->engine);
 }
@@ -352,7 +395,7 @@ static void end(struct server *server, bool has_loader) {
     sink_destroy(server->sink);
     front_destroy(server->front);
     keys_destroy(server->keys);
-    generation_destroy_table(server);
+    live_destroy(server->live);
     metrics_destroy(server->metrics);
     engine_destroy(server->engine);
     model_destroy(server->model);

@@ -48,6 +48,7 @@ struct server {
     int load_rc;
     struct err load_err;
     struct proto_limits limits;
+    struct sampling defaults; /* where a request says nothing */
     const char *names[OPTION_LIST_MAX];
     size_t n_names;
     char fingerprint[24];

@@ -567,6 +567,21 @@ int config_parse(const char *json, size_t len, const char *file, struct config *
     return rc;
 }
 
+static int read_hint(const struct place *p, const char *key, struct sampling_hint *out,
+                     struct err *err) {
+    out->given = member(p, key) != NULL;
+    return read_real(p, key, &out->value, err);
+}
+
+static int read_hints(const struct place *p, struct sampling_hints *out, struct err *err) {
+    int rc = read_hint(p, "temperature", &out->temperature, err);
+    if (!rc) rc = read_hint(p, "top_p", &out->top_p, err);
+    if (!rc) rc = read_hint(p, "top_k", &out->top_k, err);
+    if (!rc) rc = read_hint(p, "min_p", &out->min_p, err);
+    if (!rc) rc = read_hint(p, "repetition_penalty", &out->repetition_penalty, err);
+    return rc;
+}
+
 int config_parse_generation(const char *json, size_t len, const char *file, struct config *config,
                             struct err *err) {
     json_t *root = NULL;
@@ -577,6 +592,7 @@ int config_parse_generation(const char *json, size_t len, const char *file, stru
         rc = err_set(err, ERR_INVALID, "%s: not a JSON object", file);
     else
         rc = read_eos(&p, config, err);
+    if (!rc) rc = read_hints(&p, &config->hints, err);
     json_decref(root);
     return rc;
 }

@@ -8,6 +8,7 @@
 #ifndef GERYON_CONFIG_H
 #define GERYON_CONFIG_H
 
+#include "engine/engine.h"
 #include "engine/load/rope.h"
 #include "kernels/kernels.h"
 
@@ -23,13 +24,14 @@ struct config {
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
     uint32_t n_eos;
     int32_t eos_ids[CONFIG_EOS_MAX];
+    struct sampling_hints hints; /* from generation_config.json */
 };
 
 /* Parse config.json. file: its name for messages. On failure *out needs no fini. */
 int config_parse(const char *json, size_t len, const char *file, struct config *out,
                  struct err *err);
-/* Add the end-of-sequence ids of generation_config.json (everything else in it is a default for
- * requests and no part of the model). */
+/* Add what generation_config.json says: end-of-sequence ids, and hints for sampling (everything else
+ * in it is no part of the model). */
 int config_parse_generation(const char *json, size_t len, const char *file, struct config *config,
                             struct err *err);
 void config_fini(struct config *config);

@@ -69,10 +69,11 @@ static void print_config(FILE *out, const struct config *c, uint32_t window) {
     for (uint32_t i = 0; i < c->n_eos; i++)
         fprintf(out, " %d", c->eos_ids[i]);
     fputs(c->n_eos ? "\n" : " none\n", out);
-    /* K and V of every layer. */
-    uint64_t numbers = 2ull * s->n_layers * s->n_kv_heads * s->head_dim * 1000;
+    /* K and V of every layer; 8-bit vectors have an f16 scale each. */
+    uint64_t vectors = 2ull * s->n_layers * s->n_kv_heads * 1000, numbers = vectors * s->head_dim;
     print_bytes(out, "KV f32 per 1000", numbers * 4);
     print_bytes(out, "KV bf16 per 1000", numbers * 2);
+    print_bytes(out, "KV q8_0 per 1000", numbers + vectors * 2);
     if (s->n_msar_streams == 0) return;
     /* The vectors of one position, float32: the embedding and each branch's sum but the last. */
     uint64_t position = 2ull * s->n_layers * s->d_model * sizeof(float);

@@ -254,6 +254,7 @@ static void set_info(struct model *m, const struct config *config,
     info->block_size = m->shape.block_size;
     info->window = m->shape.orthros ? m->shape.window : 0;
     info->eos_ids = m->eos_ids;
+    info->hints = config->hints;
     info->has_chat_template = m->chat_template != NULL;
     info->chat_template_error = m->chat_template_error[0] ? m->chat_template_error : NULL;
     info->chat_template = m->chat_template_text;

@@ -10,7 +10,14 @@
  * Each page is read once for all query rows (rows x heads of the group). Scores are computed for
  * whole pages and those outside a row's span are never looked at; in the sum over V only positions
  * inside the span enter, so a stale page may hold NaN. What is done to a page is the table's:
- * struct attend_ops. */
+ * struct attend_ops.
+ *
+ * 8-bit KV is d[t] times integers, and the d stay out of the long sums:
+ *
+ *   q . k[t] = (q . integers of k[t]) d_k[t]          sum p v = sum (p[t] d_v[t]) integers of v[t]
+ *
+ * Rows that are more than one call takes have the integers of a page widened for all of them; that
+ * is exact, so the bits are those of few rows. */
 #include "kernels/cpu/attend.h"
 
 #include <math.h>
@@ -20,6 +27,7 @@ struct tile_scratch {
     float *q;            /* [n][ep], times 1 / sqrt(D) */
     float *scores;       /* [n][ATTEND_BLOCK], then probabilities */
     float *part;         /* [n][ep] sum p v of this block */
+    float *wide;         /* [PAGE_TOKENS][ep] integers of 8-bit K or V */
     float *out;          /* [n][ep] O */
     float *most, *total; /* [n] M, L */
     float *block_most, *block_total;
@@ -33,6 +41,7 @@ static struct tile_scratch cut_scratch(const struct device *dev, struct carve *c
     s.scores = carve(c, n * ATTEND_BLOCK, sizeof(float));
     s.part = carve(c, n * ep, sizeof(float));
     s.out = carve(c, n * ep, sizeof(float));
+    s.wide = carve(c, PAGE_TOKENS * ep, sizeof(float));
     s.most = carve(c, n, sizeof(float));
     s.total = carve(c, n, sizeof(float));
     s.block_most = carve(c, n, sizeof(float));
@@ -54,6 +63,7 @@ size_t attend_scratch(const struct device *dev) {
 struct tile_walk {
     const struct attend_ops *ops;
     const struct device *dev;
+    enum kv_kind kind;
     uint32_t segment, layer, kv_head;
     uint32_t block; /* its first position */
     uint32_t n;     /* query rows */
@@ -64,31 +74,49 @@ static uint32_t clip(uint32_t t, uint32_t lo, uint32_t n) {
     return t <= lo ? 0 : t - lo >= n ? n : t - lo;
 }
 
-static const char *head_page(const struct tile_walk *w, uint32_t index) {
+static char *head_page(const struct tile_walk *w, uint32_t index) {
     return cpu_page(w->dev, w->segment, w->layer, index) + w->kv_head * w->dev->head_bytes;
+}
+
+/* K or V of a page as n rows read it, which may change how it is kept. */
+static const void *readable(const struct tile_walk *w, const char *page, uint32_t n,
+                            enum kv_kind *kind) {
+    *kind = w->kind;
+    if (w->kind != KV_Q8 || n <= w->ops->rows_max) return page;
+    *kind = KV_F32;
+    w->ops->widen((const int8_t *)page, PAGE_TOKENS * w->dev->head_pad, w->s.wide);
+    return w->s.wide;
 }
 
 static void block_scores(const struct tile_walk *w, uint32_t n_active, uint32_t first,
                          uint32_t end) {
-    const qk_fn *fn = w->ops->qk[w->dev->limits.kv_dtype == DTYPE_BF16];
     for (uint32_t p = first; p < end; p++) {
-        const char *page = head_page(w, p);
+        enum kv_kind kind;
+        char *head = head_page(w, p);
+        const void *page = readable(w, head, n_active, &kind);
         float *scores = w->s.scores + (p * PAGE_TOKENS - w->block);
         for (uint32_t i = 0, n; i < n_active; i += n) {
             n = even_rows(n_active - i, w->ops->rows_max);
-            fn[n](page, w->dev->shape.head_dim, w->s.q, w->dev->head_pad, w->s.active + i, scores);
+            w->ops->qk[kind][n](page, w->dev->shape.head_dim, w->s.q, w->dev->head_pad,
+                                w->s.active + i, scores);
         }
+        if (w->kind == KV_Q8)
+            w->ops->scale(cpu_kv_scales(w->dev, head, false), w->s.active, n_active, scores);
     }
 }
 
 /* Rows that see the same positions of a page go through it together. */
 static void block_values(const struct tile_walk *w, uint32_t n_active, uint32_t first,
                          uint32_t end) {
-    const pv_fn *fn = w->ops->pv[w->dev->limits.kv_dtype == DTYPE_BF16];
     const struct tile_scratch *s = &w->s;
     for (uint32_t p = first; p < end; p++) {
+        enum kv_kind kind;
         uint32_t t0 = p * PAGE_TOKENS;
-        const char *page = head_page(w, p) + w->dev->head_bytes / 2;
+        char *head = head_page(w, p);
+        const void *page = readable(w, head + w->dev->value_bytes, n_active, &kind);
+        float *probs = s->scores + (t0 - w->block);
+        if (w->kind == KV_Q8)
+            w->ops->scale(cpu_kv_scales(w->dev, head, true), s->active, n_active, probs);
         for (uint32_t i = 0, n; i < n_active; i += n) {
             uint32_t lo = clip(s->lo[s->active[i]], t0, PAGE_TOKENS);
             uint32_t hi = clip(s->hi[s->active[i]], t0, PAGE_TOKENS);
@@ -98,8 +126,7 @@ static void block_values(const struct tile_walk *w, uint32_t n_active, uint32_t 
                 same++;
             n = even_rows(same, w->ops->rows_max);
             if (lo < hi)
-                fn[n](page, lo, hi, s->scores + (t0 - w->block), s->active + i, w->dev->head_pad,
-                      s->part);
+                w->ops->pv[kind][n](page, lo, hi, probs, s->active + i, w->dev->head_pad, s->part);
         }
     }
 }
@@ -158,6 +185,9 @@ void attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t laye
     struct carve c = {.base = scratch};
     struct tile_walk w = {.ops = ops,
                           .dev = dev,
+                          .kind = dev->limits.kv_dtype == DTYPE_F32    ? KV_F32
+                                  : dev->limits.kv_dtype == DTYPE_BF16 ? KV_BF16
+                                                                       : KV_Q8,
                           .segment = t->segment,
                           .layer = layer,
                           .kv_head = kv_head,

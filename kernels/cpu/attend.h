@@ -13,10 +13,17 @@ typedef void (*qk_fn)(const void *page, uint32_t e, const float *q, size_t ep, c
 typedef void (*pv_fn)(const void *page, uint32_t lo, uint32_t hi, const float *probs,
                       const uint32_t *rows, size_t ep, float *part);
 
+/* Of K and V pages: as the limits' kv_dtype says. */
+enum kv_kind { KV_F32, KV_BF16, KV_Q8, KV_KINDS };
+
 struct attend_ops {
-    uint32_t rows_max;  /* query rows of one call */
-    const qk_fn *qk[2]; /* [f32, bf16][rows] */
-    const pv_fn *pv[2];
+    uint32_t rows_max;         /* query rows of one call */
+    const qk_fn *qk[KV_KINDS]; /* [rows]; 8-bit KV: of the integers alone */
+    const pv_fn *pv[KV_KINDS];
+    /* n integers of 8-bit KV as float32; n a multiple of 16. */
+    void (*widen)(const int8_t *q, size_t n, float *out);
+    /* scores[row][t] *= scale t, t = 0 .. PAGE_TOKENS - 1, of n rows. */
+    void (*scale)(const uint16_t *scales, const uint32_t *rows, uint32_t n, float *scores);
     /* Scores lo .. hi - 1 into exp(score - maximum), 0 around them up to a multiple of 16;
      * *total = their sum; returns the maximum. */
     float (*softmax)(float *scores, uint32_t lo, uint32_t hi, float *total);

@@ -2,6 +2,7 @@
  *
  *   K page   f32 [dim][16 positions]          V page   f32 [position][ep]
  *            bf16 [dim pair][16] dword                 bf16 [position pair][ep] dword
+ *            int8 [dim][16]                            int8 [position][ep]
  *
  * Sums: q . k one fma chain over dims ascending; part one chain over positions ascending; l in 8
  * lanes over position mod 8. The avx512 table keeps to the same and gives the same bits. */
@@ -10,6 +11,15 @@
 
 #include "kernels/cpu/attend.h"
 #include "kernels/cpu/avx2.h"
+
+/* Lanes i .. i + 7 that lie in lo .. hi - 1. */
+static inline __m256 lanes(uint32_t i, uint32_t lo, uint32_t hi) {
+    __m256i at =
+        _mm256_add_epi32(_mm256_set1_epi32((int)i), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    __m256i above = _mm256_cmpgt_epi32(at, _mm256_set1_epi32((int)lo - 1));
+    __m256i below = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)hi), at);
+    return _mm256_castsi256_ps(_mm256_and_si256(above, below));
+}
 
 /* ---- storing K and V -------------------------------------------------------------------------- */
 
@@ -47,11 +57,72 @@ static void store_bf16(uint32_t *kd, uint16_t *vd, uint32_t at, uint32_t e, size
     }
 }
 
+/* Numbers i .. i + 7 of x [n], with zeros behind the last. */
+static inline __m256 load_some(const float *x, uint32_t i, uint32_t n) {
+    if (i + 8 <= n) return _mm256_loadu_ps(x + i);
+    return _mm256_maskload_ps(x + i, _mm256_castps_si256(lanes(0, 0, n - i)));
+}
+
+/* The d of x [n] (cpu.h). Magnitudes compare like their bits; above infinity lies NaN. */
+static uint16_t vector_scale(const float *x, uint32_t n) {
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i most8 = _mm256_setzero_si256();
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256i u = _mm256_castps_si256(load_some(x, i, n));
+        most8 = _mm256_max_epi32(most8, _mm256_and_si256(u, magnitude));
+    }
+    __m128i most4 =
+        _mm_max_epi32(_mm256_castsi256_si128(most8), _mm256_extracti128_si256(most8, 1));
+    most4 = _mm_max_epi32(most4, _mm_shuffle_epi32(most4, 0x4e));
+    most4 = _mm_max_epi32(most4, _mm_shuffle_epi32(most4, 0xb1));
+    float most = _mm_cvtss_f32(_mm_castsi128_ps(most4));
+    if (!(most < INFINITY)) return KV_SCALE_NAN;
+    float d = most / 127.0f;
+    return _cvtss_sh(d < 65504.0f ? d : 65504.0f, _MM_FROUND_TO_NEAREST_INT);
+}
+
+/* Numbers i .. i + 7 of x [n] over d; d infinite where all are to become 0. */
+static inline void quantise(const float *x, uint32_t i, uint32_t n, __m256 d, int8_t out[8]) {
+    __m256 r = _mm256_div_ps(load_some(x, i, n), d);
+    r = _mm256_and_ps(r, _mm256_cmp_ps(r, r, _CMP_ORD_Q)); /* infinity over infinity, NaN */
+    r = _mm256_min_ps(_mm256_max_ps(r, _mm256_set1_ps(-127)), _mm256_set1_ps(127));
+    __m256i q = _mm256_cvtps_epi32(r);
+    __m128i w = _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
+    _mm_storel_epi64((__m128i *)(void *)out, _mm_packs_epi16(w, w));
+}
+
+/* What to divide by: a vector of zeros, and one that is not finite, keeps no integers. */
+static inline __m256 divisor(uint16_t scale) {
+    return _mm256_set1_ps(scale == 0 || scale == KV_SCALE_NAN ? INFINITY : _cvtsh_ss(scale));
+}
+
+static void store_int8(const struct device *dev, void *page, uint32_t at, const float *k,
+                       const float *v) {
+    uint32_t e = dev->shape.head_dim;
+    int8_t *kd = page, *vd = kd + dev->value_bytes + at * dev->head_pad, q[8];
+    uint16_t k_scale = vector_scale(k, e), v_scale = vector_scale(v, e);
+    cpu_kv_scales(dev, page, false)[at] = k_scale;
+    cpu_kv_scales(dev, page, true)[at] = v_scale;
+    __m256 dk = divisor(k_scale), dv = divisor(v_scale);
+    for (uint32_t i = 0; i < e; i += 8) {
+        uint32_t n = e - i < 8 ? e - i : 8;
+        quantise(k, i, e, dk, q);
+        for (uint32_t j = 0; j < n; j++)
+            kd[(i + j) * PAGE_TOKENS + at] = q[j];
+        quantise(v, i, e, dv, q);
+        memcpy(vd + i, q, n);
+    }
+}
+
 void avx2_kv_store(const struct device *dev, void *page, uint32_t at, const float *k,
                    const float *v) {
     uint32_t e = dev->shape.head_dim;
     size_t ep = dev->head_pad;
-    void *v_page = (char *)page + dev->head_bytes / 2;
+    void *v_page = (char *)page + dev->value_bytes;
+    if (dev->limits.kv_dtype == DTYPE_Q8_0) {
+        store_int8(dev, page, at, k, v);
+        return;
+    }
     if (dev->limits.kv_dtype == DTYPE_BF16) {
         store_bf16(page, v_page, at, e, ep, k, v);
         return;
@@ -77,16 +148,19 @@ void avx2_kv_store(const struct device *dev, void *page, uint32_t at, const floa
     _mm256_storeu_ps(scores + rows[i] * (size_t)ATTEND_BLOCK, a##i); \
     _mm256_storeu_ps(scores + rows[i] * (size_t)ATTEND_BLOCK + 8, b##i);
 
+#define DEFINE_QK_OF(R, NAME, TYPE, LOAD)                                                \
+    static void qk_##NAME##_##R(const void *page, uint32_t e, const float *q, size_t ep, \
+                                const uint32_t *rows, float *scores) {                   \
+        const TYPE *k = page;                                                            \
+        AVX2_REPEAT_##R(QK_ROW) for (uint32_t d = 0; d < e; d++, k += PAGE_TOKENS) {     \
+            __m256 k0 = LOAD(k), k1 = LOAD(k + 8);                                       \
+            AVX2_REPEAT_##R(QK_MADD)                                                     \
+        }                                                                                \
+        AVX2_REPEAT_##R(QK_OUT)                                                          \
+    }
 #define DEFINE_QK(R)                                                                 \
-    static void qk_f32_##R(const void *page, uint32_t e, const float *q, size_t ep,  \
-                           const uint32_t *rows, float *scores) {                    \
-        const float *k = page;                                                       \
-        AVX2_REPEAT_##R(QK_ROW) for (uint32_t d = 0; d < e; d++, k += PAGE_TOKENS) { \
-            __m256 k0 = _mm256_loadu_ps(k), k1 = _mm256_loadu_ps(k + 8);             \
-            AVX2_REPEAT_##R(QK_MADD)                                                 \
-        }                                                                            \
-        AVX2_REPEAT_##R(QK_OUT)                                                      \
-    }                                                                                \
+    DEFINE_QK_OF(R, f32, float, _mm256_loadu_ps)                                     \
+    DEFINE_QK_OF(R, int8, int8_t, avx2_int8)                                         \
     static void qk_bf16_##R(const void *page, uint32_t e, const float *q, size_t ep, \
                             const uint32_t *rows, float *scores) {                   \
         const uint32_t *k = page;                                                    \
@@ -107,9 +181,10 @@ DEFINE_QK(4)
 DEFINE_QK(5)
 DEFINE_QK(6)
 
-static const qk_fn qk[2][AVX2_TILE + 1] = {
+static const qk_fn qk[KV_KINDS][AVX2_TILE + 1] = {
     {NULL, qk_f32_1, qk_f32_2, qk_f32_3, qk_f32_4, qk_f32_5, qk_f32_6},
     {NULL, qk_bf16_1, qk_bf16_2, qk_bf16_3, qk_bf16_4, qk_bf16_5, qk_bf16_6},
+    {NULL, qk_int8_1, qk_int8_2, qk_int8_3, qk_int8_4, qk_int8_5, qk_int8_6},
 };
 
 /* ---- p V of a page: 1 to 6 query rows, positions lo .. hi - 1 of the page ---------------------- */
@@ -134,19 +209,22 @@ static const qk_fn qk[2][AVX2_TILE + 1] = {
         AVX2_REPEAT_##R(PV_MADD) t++;                                  \
     }
 
+#define DEFINE_PV_OF(R, NAME, TYPE, LOAD)                                                       \
+    static void pv_##NAME##_##R(const void *page, uint32_t lo, uint32_t hi, const float *probs, \
+                                const uint32_t *rows, size_t ep, float *part) {                 \
+        const TYPE *v = page;                                                                   \
+        AVX2_REPEAT_##R(PV_ROW) for (size_t d = 0; d < ep; d += 16) {                           \
+            AVX2_REPEAT_##R(PV_LOAD) for (uint32_t t = lo; t < hi; t++) {                       \
+                const TYPE *at = v + t * ep + d;                                                \
+                __m256 v0 = LOAD(at), v1 = LOAD(at + 8);                                        \
+                AVX2_REPEAT_##R(PV_MADD)                                                        \
+            }                                                                                   \
+            AVX2_REPEAT_##R(PV_OUT)                                                             \
+        }                                                                                       \
+    }
 #define DEFINE_PV(R)                                                                        \
-    static void pv_f32_##R(const void *page, uint32_t lo, uint32_t hi, const float *probs,  \
-                           const uint32_t *rows, size_t ep, float *part) {                  \
-        const float *v = page;                                                              \
-        AVX2_REPEAT_##R(PV_ROW) for (size_t d = 0; d < ep; d += 16) {                       \
-            AVX2_REPEAT_##R(PV_LOAD) for (uint32_t t = lo; t < hi; t++) {                   \
-                const float *at = v + t * ep + d;                                           \
-                __m256 v0 = _mm256_loadu_ps(at), v1 = _mm256_loadu_ps(at + 8);              \
-                AVX2_REPEAT_##R(PV_MADD)                                                    \
-            }                                                                               \
-            AVX2_REPEAT_##R(PV_OUT)                                                         \
-        }                                                                                   \
-    }                                                                                       \
+    DEFINE_PV_OF(R, f32, float, _mm256_loadu_ps)                                            \
+    DEFINE_PV_OF(R, int8, int8_t, avx2_int8)                                                \
     static void pv_bf16_##R(const void *page, uint32_t lo, uint32_t hi, const float *probs, \
                             const uint32_t *rows, size_t ep, float *part) {                 \
         const uint32_t *v = page;                                                           \
@@ -169,21 +247,30 @@ DEFINE_PV(4)
 DEFINE_PV(5)
 DEFINE_PV(6)
 
-static const pv_fn pv[2][AVX2_TILE + 1] = {
+static const pv_fn pv[KV_KINDS][AVX2_TILE + 1] = {
     {NULL, pv_f32_1, pv_f32_2, pv_f32_3, pv_f32_4, pv_f32_5, pv_f32_6},
     {NULL, pv_bf16_1, pv_bf16_2, pv_bf16_3, pv_bf16_4, pv_bf16_5, pv_bf16_6},
+    {NULL, pv_int8_1, pv_int8_2, pv_int8_3, pv_int8_4, pv_int8_5, pv_int8_6},
 };
 
-/* ---- softmax of a block ----------------------------------------------------------------------- */
+/* ---- 8-bit KV --------------------------------------------------------------------------------- */
 
-/* Lanes i .. i + 7 that lie in lo .. hi - 1. */
-static inline __m256 lanes(uint32_t i, uint32_t lo, uint32_t hi) {
-    __m256i at =
-        _mm256_add_epi32(_mm256_set1_epi32((int)i), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    __m256i above = _mm256_cmpgt_epi32(at, _mm256_set1_epi32((int)lo - 1));
-    __m256i below = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)hi), at);
-    return _mm256_castsi256_ps(_mm256_and_si256(above, below));
+static void widen(const int8_t *q, size_t n, float *out) {
+    for (size_t i = 0; i < n; i += 8)
+        _mm256_storeu_ps(out + i, avx2_int8(q + i));
 }
+
+static void scale(const uint16_t *scales, const uint32_t *rows, uint32_t n, float *scores) {
+    __m256 d0 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)scales));
+    __m256 d1 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(scales + 8)));
+    for (uint32_t i = 0; i < n; i++) {
+        float *s = scores + rows[i] * (size_t)ATTEND_BLOCK;
+        _mm256_storeu_ps(s, _mm256_mul_ps(_mm256_loadu_ps(s), d0));
+        _mm256_storeu_ps(s + 8, _mm256_mul_ps(_mm256_loadu_ps(s + 8), d1));
+    }
+}
+
+/* ---- softmax of a block ----------------------------------------------------------------------- */
 
 /* Scores lo .. hi - 1 of a row into probabilities against their own maximum; *total = their sum.
  * Lanes outside the span are replaced before anything is made of them. */
@@ -221,8 +308,10 @@ void avx2_merge(float *out, float *most, float *total, const float *part, float 
 
 static const struct attend_ops ops = {
     .rows_max = AVX2_TILE,
-    .qk = {qk[0], qk[1]},
-    .pv = {pv[0], pv[1]},
+    .qk = {qk[KV_F32], qk[KV_BF16], qk[KV_Q8]},
+    .pv = {pv[KV_F32], pv[KV_BF16], pv[KV_Q8]},
+    .widen = widen,
+    .scale = scale,
     .softmax = softmax,
     .merge = avx2_merge,
 };

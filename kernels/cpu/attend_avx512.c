@@ -15,17 +15,20 @@ enum { ROWS_MAX = 8 };
 #define QK_MADD(i) a##i = _mm512_fmadd_ps(kd, _mm512_set1_ps(q##i[d]), a##i);
 #define QK_OUT(i)  _mm512_storeu_ps(scores + rows[i] * (size_t)ATTEND_BLOCK, a##i);
 
+#define DEFINE_QK_OF(R, REPEAT, NAME, TYPE, LOAD)                                        \
+    static void qk_##NAME##_##R(const void *page, uint32_t e, const float *q, size_t ep, \
+                                const uint32_t *rows, float *scores) {                   \
+        const TYPE *k = page;                                                            \
+        REPEAT(QK_ROW)                                                                   \
+        for (uint32_t d = 0; d < e; d++, k += PAGE_TOKENS) {                             \
+            __m512 kd = LOAD(k);                                                         \
+            REPEAT(QK_MADD)                                                              \
+        }                                                                                \
+        REPEAT(QK_OUT)                                                                   \
+    }
 #define DEFINE_QK(R, REPEAT)                                                         \
-    static void qk_f32_##R(const void *page, uint32_t e, const float *q, size_t ep,  \
-                           const uint32_t *rows, float *scores) {                    \
-        const float *k = page;                                                       \
-        REPEAT(QK_ROW)                                                               \
-        for (uint32_t d = 0; d < e; d++, k += PAGE_TOKENS) {                         \
-            __m512 kd = _mm512_loadu_ps(k);                                          \
-            REPEAT(QK_MADD)                                                          \
-        }                                                                            \
-        REPEAT(QK_OUT)                                                               \
-    }                                                                                \
+    DEFINE_QK_OF(R, REPEAT, f32, float, _mm512_loadu_ps)                             \
+    DEFINE_QK_OF(R, REPEAT, int8, int8_t, avx512_int8)                               \
     static void qk_bf16_##R(const void *page, uint32_t e, const float *q, size_t ep, \
                             const uint32_t *rows, float *scores) {                   \
         const uint32_t *k = page;                                                    \
@@ -50,9 +53,10 @@ DEFINE_QK(6, AVX2_REPEAT_6)
 DEFINE_QK(7, AVX512_REPEAT_7)
 DEFINE_QK(8, AVX512_REPEAT_8)
 
-static const qk_fn qk[2][ROWS_MAX + 1] = {
+static const qk_fn qk[KV_KINDS][ROWS_MAX + 1] = {
     {NULL, qk_f32_1, qk_f32_2, qk_f32_3, qk_f32_4, qk_f32_5, qk_f32_6, qk_f32_7, qk_f32_8},
     {NULL, qk_bf16_1, qk_bf16_2, qk_bf16_3, qk_bf16_4, qk_bf16_5, qk_bf16_6, qk_bf16_7, qk_bf16_8},
+    {NULL, qk_int8_1, qk_int8_2, qk_int8_3, qk_int8_4, qk_int8_5, qk_int8_6, qk_int8_7, qk_int8_8},
 };
 
 /* ---- p V of a page: 1 to 8 query rows, positions lo .. hi - 1 of the page ---------------------- */
@@ -70,20 +74,23 @@ static const qk_fn qk[2][ROWS_MAX + 1] = {
         t++;                                                      \
     }
 
+#define DEFINE_PV_OF(R, REPEAT, NAME, TYPE, LOAD)                                               \
+    static void pv_##NAME##_##R(const void *page, uint32_t lo, uint32_t hi, const float *probs, \
+                                const uint32_t *rows, size_t ep, float *part) {                 \
+        const TYPE *v = page;                                                                   \
+        REPEAT(PV_ROW)                                                                          \
+        for (size_t d = 0; d < ep; d += 16) {                                                   \
+            REPEAT(PV_LOAD)                                                                     \
+            for (uint32_t t = lo; t < hi; t++) {                                                \
+                __m512 vt = LOAD(v + t * ep + d);                                               \
+                REPEAT(PV_MADD)                                                                 \
+            }                                                                                   \
+            REPEAT(PV_OUT)                                                                      \
+        }                                                                                       \
+    }
 #define DEFINE_PV(R, REPEAT)                                                                \
-    static void pv_f32_##R(const void *page, uint32_t lo, uint32_t hi, const float *probs,  \
-                           const uint32_t *rows, size_t ep, float *part) {                  \
-        const float *v = page;                                                              \
-        REPEAT(PV_ROW)                                                                      \
-        for (size_t d = 0; d < ep; d += 16) {                                               \
-            REPEAT(PV_LOAD)                                                                 \
-            for (uint32_t t = lo; t < hi; t++) {                                            \
-                __m512 vt = _mm512_loadu_ps(v + t * ep + d);                                \
-                REPEAT(PV_MADD)                                                             \
-            }                                                                               \
-            REPEAT(PV_OUT)                                                                  \
-        }                                                                                   \
-    }                                                                                       \
+    DEFINE_PV_OF(R, REPEAT, f32, float, _mm512_loadu_ps)                                    \
+    DEFINE_PV_OF(R, REPEAT, int8, int8_t, avx512_int8)                                      \
     static void pv_bf16_##R(const void *page, uint32_t lo, uint32_t hi, const float *probs, \
                             const uint32_t *rows, size_t ep, float *part) {                 \
         const uint32_t *v = page;                                                           \
@@ -110,10 +117,26 @@ DEFINE_PV(6, AVX2_REPEAT_6)
 DEFINE_PV(7, AVX512_REPEAT_7)
 DEFINE_PV(8, AVX512_REPEAT_8)
 
-static const pv_fn pv[2][ROWS_MAX + 1] = {
+static const pv_fn pv[KV_KINDS][ROWS_MAX + 1] = {
     {NULL, pv_f32_1, pv_f32_2, pv_f32_3, pv_f32_4, pv_f32_5, pv_f32_6, pv_f32_7, pv_f32_8},
     {NULL, pv_bf16_1, pv_bf16_2, pv_bf16_3, pv_bf16_4, pv_bf16_5, pv_bf16_6, pv_bf16_7, pv_bf16_8},
+    {NULL, pv_int8_1, pv_int8_2, pv_int8_3, pv_int8_4, pv_int8_5, pv_int8_6, pv_int8_7, pv_int8_8},
 };
+
+/* ---- 8-bit KV --------------------------------------------------------------------------------- */
+
+static void widen(const int8_t *q, size_t n, float *out) {
+    for (size_t i = 0; i < n; i += 16)
+        _mm512_storeu_ps(out + i, avx512_int8(q + i));
+}
+
+static void scale(const uint16_t *scales, const uint32_t *rows, uint32_t n, float *scores) {
+    __m512 d = _mm512_cvtph_ps(avx2_load(scales));
+    for (uint32_t i = 0; i < n; i++) {
+        float *s = scores + rows[i] * (size_t)ATTEND_BLOCK;
+        _mm512_storeu_ps(s, _mm512_mul_ps(_mm512_loadu_ps(s), d));
+    }
+}
 
 /* ---- softmax of a block ----------------------------------------------------------------------- */
 
@@ -146,8 +169,10 @@ static float softmax(float *s, uint32_t lo, uint32_t hi, float *total) {
 
 static const struct attend_ops ops = {
     .rows_max = ROWS_MAX,
-    .qk = {qk[0], qk[1]},
-    .pv = {pv[0], pv[1]},
+    .qk = {qk[KV_F32], qk[KV_BF16], qk[KV_Q8]},
+    .pv = {pv[KV_F32], pv[KV_BF16], pv[KV_Q8]},
+    .widen = widen,
+    .scale = scale,
     .softmax = softmax,
     .merge = avx2_merge,
 };

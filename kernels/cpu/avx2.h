@@ -56,6 +56,12 @@ static inline __m256i avx2_load(const void *p) {
     return _mm256_loadu_si256((const __m256i *)p);
 }
 
+/* Eight int8, widened. */
+static inline __m256 avx2_int8(const int8_t *p) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+}
+
 /* gemm_avx2.c */
 size_t avx2_matrix_bytes(struct matrix *m);
 void avx2_matrix_pack(const struct matrix *m, const struct tensor *src);

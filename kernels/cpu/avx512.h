@@ -35,6 +35,12 @@ static inline __m512 avx512_bf16_high(__m512i z) {
     return _mm512_castsi512_ps(_mm512_and_si512(z, _mm512_set1_epi32((int)0xffff0000)));
 }
 
+/* Sixteen int8, widened. */
+static inline __m512 avx512_int8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+
 /* gemm_avx512.c */
 void avx512_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                        float (*acc)[GROUP]);

@@ -8,10 +8,17 @@
  * Activations are float32, row-major. A row of n numbers lies in align_up(n, GROUP) floats whose
  * padding holds zeros, so that vector code needs no tail; logits alone have no padding.
  *
- *   KV memory    [page][layer][kv head][ K: PAGE_TOKENS x ep | V: PAGE_TOKENS x ep ]
- *   scratch KV   [draft segment][page][kv head][ K | V ]        of the layer being computed
+ *   KV memory    [page][layer][kv head][ K: PAGE_TOKENS x ep | V: PAGE_TOKENS x ep | scales ]
+ *   scratch KV   [draft segment][page][kv head][ K | V | scales ]     of the layer being computed
  *
- * with ep = head_dim rounded up to 16; the order inside K and V is the table's own. A draft block
+ * with ep = head_dim rounded up to 16; the order inside K and V is the table's own. Only 8-bit KV
+ * has scales: f16, PAGE_TOKENS of K, then as many of V. A position's vector of one kv head is
+ *
+ *   d = max |x| / 127 rounded to f16 (65504 at most),  x = d * q,  q = x / d in float32, rounded to
+ *   the nearest integer (ties to even) within +-127; d = 0: q = 0
+ *
+ * and one that holds an infinity or NaN gets d = NaN and q = 0, so that all that it touches is NaN.
+ * Every table stores the same d and q. A draft block
  * at positions pos .. pos + n - 1 lies in scratch pages whose first begins at the page border at or
  * below pos; what the cache holds of that page is copied in front, so that attention sees one block
  * table of whole pages and the same absolute positions as everywhere. */
@@ -23,7 +30,8 @@
 #include "kernels/kernels.h"
 
 enum {
-    GROUP = 32,     /* output columns of a weight that lie together, and depth of a K step */
+    KV_SCALE_NAN = 0x7e00, /* d of a vector that is not finite */
+    GROUP = 32,            /* output columns of a weight that lie together, and depth of a K step */
     ROW_BLOCK = 96, /* rows of one GEMM task: their activations stay in the second-level cache */
     ATTEND_BLOCK = 128, /* positions of one softmax block */
     QUERY_TILE = 32,    /* query rows (row x head) that share each page read, at most */
@@ -92,7 +100,7 @@ struct cpu_ops {
     void (*expand)(const float *const *v, const float *c, uint32_t n_v, uint32_t n, float *out);
     /* Rotate pairs (m, m + half). */
     void (*rope)(float *head, const float *cosines, const float *sines, uint32_t half);
-    /* Store k, v [head_dim] at position `at` of a page of one kv head, rounded to the KV type. */
+    /* Store k, v [head_dim] at position `at` of a page of one kv head, as the KV type has it. */
     void (*kv_store)(const struct device *dev, void *page, uint32_t at, const float *k,
                      const float *v);
     /* One tile of query rows against one kv head; scratch of attend_scratch bytes. */
@@ -154,6 +162,7 @@ struct device {
 
     struct device_limits limits;
     size_t head_bytes, layer_bytes, page_bytes; /* of KV memory */
+    size_t value_bytes;                         /* of K, and of V, in a head's memory */
     uint32_t scratch_pages;                     /* pages of one draft block */
     char *kv, *kv_scratch;
 
@@ -248,6 +257,11 @@ static inline char *cpu_page(const struct device *dev, uint32_t segment, uint32_
                ((size_t)dev->segment_scratch[segment] * dev->scratch_pages + index - own) *
                    dev->layer_bytes;
     return dev->kv + s->pages[index] * dev->page_bytes + layer * dev->layer_bytes;
+}
+
+/* 8-bit KV: the scales of K, or of V, in the memory of one kv head. */
+static inline uint16_t *cpu_kv_scales(const struct device *dev, void *head, bool v) {
+    return (uint16_t *)(void *)((char *)head + 2 * dev->value_bytes) + (v ? PAGE_TOKENS : 0);
 }
 
 /* weights.c */

@@ -109,9 +109,19 @@ void cpu_close(struct device *dev) {
 
 /* ---- memory ----------------------------------------------------------------------------------- */
 
+/* K (or V) of one kv head in a page, and the scales that 8-bit KV keeps with it. */
+static size_t value_bytes(const struct device *dev, enum dtype kv_dtype) {
+    size_t number = kv_dtype == DTYPE_Q8_0 ? sizeof(int8_t) : dtype_row_bytes(kv_dtype, 1);
+    return PAGE_TOKENS * dev->head_pad * number;
+}
+
+static size_t scale_bytes(enum dtype kv_dtype) {
+    return kv_dtype == DTYPE_Q8_0 ? PAGE_TOKENS * sizeof(uint16_t) : 0;
+}
+
 size_t cpu_page_bytes(const struct device *dev, enum dtype kv_dtype) {
-    return (size_t)dev->shape.n_layers * dev->shape.n_kv_heads * 2 * PAGE_TOKENS *
-           dtype_row_bytes(kv_dtype, dev->head_pad);
+    return (size_t)dev->shape.n_layers * dev->shape.n_kv_heads * 2 *
+           (value_bytes(dev, kv_dtype) + scale_bytes(kv_dtype));
 }
 
 /* Cut (or, with base NULL, measure) everything a forward needs within the limits. */
@@ -165,6 +175,8 @@ static size_t cut_workspace(struct device *dev, const struct device_limits *l, c
         sample.probs = carve(&c, vocab, sizeof *sample.probs);
         sample.draft = carve(&c, vocab, sizeof *sample.draft);
         sample.ids = carve(&c, vocab, sizeof *sample.ids);
+        sample.counts = carve(&c, vocab, sizeof *sample.counts); /* zeroed, as all of memory.c */
+        sample.counted = carve(&c, vocab, sizeof *sample.counted);
         if (!base) continue;
         dev->thread_scratch[t] = attend;
         dev->thread_sample[t] = sample;
@@ -178,8 +190,8 @@ size_t cpu_workspace_bytes(const struct device *dev, const struct device_limits 
 }
 
 static int check_limits(const struct device_limits *l, struct err *err) {
-    if (l->kv_dtype != DTYPE_F32 && l->kv_dtype != DTYPE_BF16)
-        return err_set(err, ERR_INVALID, "device: kv type %s, expected f32 or bf16",
+    if (l->kv_dtype != DTYPE_F32 && l->kv_dtype != DTYPE_BF16 && l->kv_dtype != DTYPE_Q8_0)
+        return err_set(err, ERR_INVALID, "device: kv type %s, expected f32, bf16 or q8_0",
                        l->kv_dtype < DTYPE_COUNT ? dtype_name(l->kv_dtype) : "unknown");
     const struct {
         const char *name;
@@ -216,6 +228,7 @@ int cpu_reserve(struct device *dev, const struct device_limits *limits, struct e
     dev->page_bytes = page_bytes;
     dev->layer_bytes = page_bytes / dev->shape.n_layers;
     dev->head_bytes = dev->layer_bytes / dev->shape.n_kv_heads;
+    dev->value_bytes = value_bytes(dev, limits->kv_dtype);
     cut_workspace(dev, limits, base);
     dev->reserved = true;
     return OK;
@@ -226,6 +239,10 @@ int cpu_reserve(struct device *dev, const struct device_limits *limits, struct e
 void cpu_slot_set(struct device *dev, uint32_t slot, const struct rules *rules) {
     ASSERT(slot < dev->limits.n_slots);
     ASSERT(rules->n_end_ids <= MAX_END_IDS);
+    for (uint32_t i = 0; i < rules->n_bias; i++) {
+        ASSERT(rules->bias[i].id >= 0);
+        ASSERT((uint32_t)rules->bias[i].id < dev->shape.vocab_size);
+    }
     dev->slots[slot] = (struct slot){.rules = *rules};
     cpu_msar_forget(dev, slot);
 }

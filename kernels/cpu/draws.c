@@ -5,8 +5,6 @@
 
 #include "kernels/cpu/cpu.h"
 
-static const float GREEDY_BELOW = 1e-4f; /* temperature */
-
 /* A row with NaN or an infinity comes of broken weights; its sequence fails alone. */
 static bool row_finite(const float *logits, uint32_t vocab) {
     bool finite = true;
@@ -15,26 +13,22 @@ static bool row_finite(const float *logits, uint32_t vocab) {
     return finite;
 }
 
+/* Greedy and seeded texts are matched token by token, so their drafts share the target's noise;
+ * the others have their own. */
 static void sample_task(void *arg, uint32_t task, uint32_t thread) {
     struct device *dev = arg;
     const struct segment *s = &dev->fwd.segments[task];
     if (s->pick != PICK_PROPOSE) return;
     struct slot *slot = &dev->slots[s->slot];
-    uint32_t vocab = dev->shape.vocab_size;
+    uint32_t vocab = dev->shape.vocab_size, n = 0;
     slot->n_asked = s->n_logits;
-    slot->n_proposals = 0;
     slot->draft_logits = dev->segment_logit[task];
     const float *logits = dev->draft_logits + (size_t)slot->draft_logits * vocab;
-    /* Greedy and seeded texts are matched token by token, so drafts share the target's noise. */
-    bool coupled = slot->rules.seeded || slot->rules.temperature < GREEDY_BELOW;
-    for (uint32_t i = 0; i < s->n_logits; i++, logits += vocab) {
-        if (!row_finite(logits, vocab)) break;
-        int32_t token =
-            sample_token(&slot->rules, logits, s->out_pos + i, coupled ? DRAW_GUMBEL : DRAW_DRAFT,
-                         &dev->thread_sample[thread]);
-        if (token < 0) break; /* all masked: nothing to propose from here on */
-        slot->proposals[slot->n_proposals++] = token;
-    }
+    while (n < s->n_logits && row_finite(logits + (size_t)n * vocab, vocab))
+        n++;
+    struct history history = segment_history(s);
+    slot->n_proposals = sample_propose(&slot->rules, logits, n, &history,
+                                       &dev->thread_sample[thread], slot->proposals);
 }
 
 int cpu_sample(struct device *dev) {
@@ -50,17 +44,28 @@ static void accept_task(void *arg, uint32_t task, uint32_t thread) {
     if (s->pick != PICK_ACCEPT) return;
     const struct slot *slot = &dev->slots[s->slot];
     struct outcome *out = &dev->outcomes[dev->segment_scratch[task]];
-    uint32_t vocab = dev->shape.vocab_size;
-    uint32_t n = slot->n_proposals < s->n_proposed ? slot->n_proposals : s->n_proposed;
+    uint32_t vocab = dev->shape.vocab_size, n = s->n_proposed;
     const float *target = dev->logits + (size_t)dev->segment_logit[task] * vocab;
-    const float *draft = n > 0 ? dev->draft_logits + (size_t)slot->draft_logits * vocab : NULL;
+    const float *draft_logits = NULL; /* given proposals are certain */
+    const int32_t *draft = slot->proposals;
+    if (s->given) {
+        draft = s->tokens + s->n_rows - n;
+    } else {
+        if (n > slot->n_proposals) n = slot->n_proposals;
+        if (n > 0) draft_logits = dev->draft_logits + (size_t)slot->draft_logits * vocab;
+    }
+    struct history history = segment_history(s);
     *out = (struct outcome){.slot = s->slot, .status = OK};
-    for (uint32_t i = 0; i <= n; i++)
-        if (!row_finite(target + (size_t)i * vocab, vocab)) out->status = ERR_INVALID;
-    if (out->status != OK) return;
-    sample_accept(&slot->rules, slot->proposals, n, target, draft, s->out_pos,
+    sample_accept(&slot->rules, draft, n, target, draft_logits, &history,
                   &dev->thread_sample[thread], out);
-    if (s->n_proposed > 0) { /* also those that a token limit left unverified */
+    /* Only the rows that were read: what follows a refused proposal is nobody's text. */
+    for (uint32_t i = 0; i < out->n_tokens + out->exhausted; i++)
+        if (!row_finite(target + (size_t)i * vocab, vocab)) out->status = ERR_INVALID;
+    if (out->status != OK) {
+        *out = (struct outcome){.slot = s->slot, .status = ERR_INVALID};
+        return;
+    }
+    if (s->n_proposed > 0 && !s->given) { /* also those that a token limit left unverified */
         out->n_drafted = slot->n_proposals;
         memcpy(out->proposed, slot->proposals, slot->n_proposals * sizeof *slot->proposals);
     }

@@ -62,10 +62,10 @@ static void gemm_group(const struct matrix *m, uint32_t group, const struct gemm
 
 /* ---- activations in int8 ----------------------------------------------------------------------- */
 
-/* The largest magnitude of a step, by its bits: above every number lies infinity, above it NaN. */
-static float largest(const float *x) {
+/* The largest magnitude, by its bits: above every number lies infinity, above it NaN. */
+static float largest(const float *x, uint32_t n) {
     uint32_t bits, most = 0;
-    for (uint32_t k = 0; k < GROUP; k++) {
+    for (uint32_t k = 0; k < n; k++) {
         memcpy(&bits, x + k, sizeof bits);
         bits &= 0x7fffffff;
         if (bits > most) most = bits;
@@ -78,7 +78,7 @@ static float largest(const float *x) {
 static void quantise(const float *x, uint32_t n_steps, int8_t *q, float *scales, int32_t *qsums,
                      float *sums) {
     for (uint32_t i = 0; i < n_steps; i++, x += GROUP, q += GROUP) {
-        float most = largest(x);
+        float most = largest(x, GROUP);
         bool tiny = most < 0x1p-100f, finite = isfinite(most) != 0;
         float inverse = tiny || !finite ? 0 : 127.0f / most;
         scales[i] = tiny ? 0 : finite ? most / 127.0f : most;
@@ -183,13 +183,32 @@ static void expand(const float *const *v, const float *c, uint32_t n_v, uint32_t
 
 /* ---- attention: K and V as [position][head_pad] ----------------------------------------------- */
 
+/* x [n] as 8-bit KV (cpu.h): q, and d as the result. */
+static uint16_t kv_quantise(const float *x, uint32_t n, int8_t *q) {
+    float most = largest(x, n);
+    memset(q, 0, n);
+    if (!isfinite(most)) return KV_SCALE_NAN;
+    uint16_t scale = f32_to_f16(fminf(most / 127.0f, 65504.0f));
+    float d = f16_to_f32(scale);
+    for (uint32_t i = 0; d > 0 && i < n; i++)
+        q[i] = (int8_t)lrintf(fminf(fmaxf(x[i] / d, -127), 127));
+    return scale;
+}
+
 static void kv_store(const struct device *dev, void *page, uint32_t at, const float *k,
                      const float *v) {
     enum dtype dtype = dev->limits.kv_dtype;
+    uint32_t e = dev->shape.head_dim;
+    if (dtype == DTYPE_Q8_0) {
+        int8_t *q = (int8_t *)page + at * dev->head_pad;
+        cpu_kv_scales(dev, page, false)[at] = kv_quantise(k, e, q);
+        cpu_kv_scales(dev, page, true)[at] = kv_quantise(v, e, q + dev->value_bytes);
+        return;
+    }
     size_t row = dtype_row_bytes(dtype, dev->head_pad);
     char *to = (char *)page + at * row;
-    dtype_from_f32(dtype, k, dev->shape.head_dim, to);
-    dtype_from_f32(dtype, v, dev->shape.head_dim, to + PAGE_TOKENS * row);
+    dtype_from_f32(dtype, k, e, to);
+    dtype_from_f32(dtype, v, e, to + dev->value_bytes);
 }
 
 /* Scratch: a widened K or V row, output sums, and one score a position. */
@@ -215,10 +234,17 @@ static size_t attend_scratch(const struct device *dev) {
 /* K (v = false) or V of position t, widened. */
 static void kv_load(const struct device *dev, uint32_t segment, uint32_t layer, uint32_t kv_head,
                     uint32_t t, bool v, float *out) {
-    size_t row = dtype_row_bytes(dev->limits.kv_dtype, dev->head_pad);
-    const char *page = cpu_page(dev, segment, layer, t / PAGE_TOKENS) + kv_head * dev->head_bytes;
-    page += (v ? PAGE_TOKENS * row : 0) + t % PAGE_TOKENS * row;
-    dtype_to_f32(dev->limits.kv_dtype, page, dev->shape.head_dim, out);
+    enum dtype dtype = dev->limits.kv_dtype;
+    char *page = cpu_page(dev, segment, layer, t / PAGE_TOKENS) + kv_head * dev->head_bytes;
+    const char *values = page + (v ? dev->value_bytes : 0);
+    values += t % PAGE_TOKENS * dev->value_bytes / PAGE_TOKENS;
+    if (dtype != DTYPE_Q8_0) {
+        dtype_to_f32(dtype, values, dev->shape.head_dim, out);
+        return;
+    }
+    float d = f16_to_f32(cpu_kv_scales(dev, page, v)[t % PAGE_TOKENS]);
+    for (uint32_t i = 0; i < dev->shape.head_dim; i++)
+        out[i] = d * (float)(int8_t)values[i]; /* exact: 11 bits times 7 */
 }
 
 static void attend_row(const struct device *dev, uint32_t layer, uint32_t row, uint32_t head,

@@ -27,7 +27,9 @@ static void check_segment(const struct device *dev, const struct segment *s, int
         ASSERT(s->n_proposed == 0);
         ASSERT(s->pick != PICK_ACCEPT);
     } else {
-        ASSERT(s->n_proposed <= dev->slots[s->slot].n_asked);
+        uint32_t n_asked = dev->slots[s->slot].n_asked;
+        ASSERT(s->given ? n_asked == 0 : s->n_proposed <= n_asked); /* one source a cycle */
+        ASSERT(s->n_proposed < DRAFT_MAX);
         ASSERT(s->pick != PICK_PROPOSE);
     }
     uint32_t end = s->view == VIEW_DRAFT ? s->pos : s->pos + s->n_rows;
@@ -36,10 +38,10 @@ static void check_segment(const struct device *dev, const struct segment *s, int
 }
 
 static int32_t token_of(const struct device *dev, const struct segment *s, uint32_t i) {
-    uint32_t n_given = s->n_rows - s->n_proposed;
-    if (i < n_given) return s->tokens[i];
+    uint32_t n_known = s->n_rows - s->n_proposed;
+    if (s->given || i < n_known) return s->tokens[i];
     const struct slot *slot = &dev->slots[s->slot];
-    i -= n_given;
+    i -= n_known;
     return i < slot->n_proposals ? slot->proposals[i] : 0; /* computed for nothing: any token */
 }
 

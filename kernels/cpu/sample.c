@@ -1,11 +1,10 @@
 /* sample.c: from a row of logits to a token, and the verification of drafted tokens.
  *
- *   logits z --clean--> mask --> max --> greedy: argmax, done
- *                                   \-> scores s = (z - max z) / T, so that p = exp(s) / sum exp(s)
- *                                       --> min_p --> top_k --> top_p --> draw argmax(s + g)
+ *   logits z --clean--> adjust.c: mask, bias, penalties --> max --> greedy: argmax, done
+ *                   \-> scores s = (z - max z) / T, so that p = exp(s) / sum exp(s)
+ *                       --> min_p --> top_k --> top_p --> draw argmax(s + g)
  *
- * `row_process` is everything up to the draw; a rule of its own (bias, penalties, a grammar's mask)
- * belongs into it, beside the mask. Scores stand for log-probabilities up to a constant, which no
+ * `row_process` is everything up to the draw. Scores stand for log-probabilities up to a constant, which no
  * argmax sees, so a plain draw needs no exponential. The noise g is a function of (seed, output
  * position, choice, purpose, token) alone: nothing else that runs can change a draw.
  *
@@ -16,6 +15,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/adjust.h"
 #include "kernels/kernels.h"
 
 /* ---- random numbers ---------------------------------------------------------------------------- */
@@ -97,14 +97,15 @@ static int32_t argmax(const float *z, uint32_t n) {
     return -1;
 }
 
-static bool masks_anything(const struct rules *rules, uint32_t out_pos) {
-    return out_pos < rules->min_tokens && rules->n_end_ids > 0;
-}
-
-static void mask_end_ids(const struct rules *rules, float *z, uint32_t vocab) {
-    ASSERT(rules->n_end_ids <= MAX_END_IDS);
-    for (uint32_t i = 0; i < rules->n_end_ids; i++)
-        if ((uint32_t)rules->end_ids[i] < vocab) z[rules->end_ids[i]] = -INFINITY;
+/* Logits into z [vocab], with the steps that change single ones: NaN counts as masked, an infinity
+ * stays comparable. */
+static void adjusted_copy(const struct rules *rules, const float *logits, uint32_t out_pos,
+                          const struct sample_scratch *scratch, float *z) {
+    for (uint32_t t = 0; t < scratch->vocab; t++) {
+        float logit = logits[t];
+        z[t] = logit > FLT_MAX ? FLT_MAX : logit == logit ? logit : -INFINITY;
+    }
+    adjust_logits(rules, out_pos, scratch, z);
 }
 
 /* A 32-bit key in the order of the floats. */
@@ -244,12 +245,7 @@ static void row_process(const struct rules *rules, const float *logits, uint32_t
                         struct sample_scratch *scratch, float *scores, struct row *row) {
     uint32_t vocab = scratch->vocab;
     *row = (struct row){.vocab = vocab, .scores = scores, .ids = scratch->ids, .best = -1};
-    for (uint32_t t = 0; t < vocab; t++) { /* NaN counts as masked; an infinity stays comparable */
-        float z = logits[t];
-        scores[t] = z > FLT_MAX ? FLT_MAX : z == z ? z : -INFINITY;
-    }
-    if (masks_anything(rules, out_pos)) mask_end_ids(rules, scores, vocab);
-
+    adjusted_copy(rules, logits, out_pos, scratch, scores);
     row->best = argmax(scores, vocab);
     if (row->best < 0) return;
     float max = scores[row->best], temperature = rules->temperature;
@@ -328,19 +324,46 @@ static int32_t row_draw(const struct row *row, const struct rules *rules, uint32
 
 static int32_t greedy_token(const struct rules *rules, const float *logits, uint32_t out_pos,
                             struct sample_scratch *scratch) {
-    if (!masks_anything(rules, out_pos)) return argmax(logits, scratch->vocab);
-    memcpy(scratch->probs, logits, scratch->vocab * sizeof *logits);
-    mask_end_ids(rules, scratch->probs, scratch->vocab);
+    if (!adjust_wanted(rules, out_pos, scratch)) return argmax(logits, scratch->vocab);
+    adjusted_copy(rules, logits, out_pos, scratch, scratch->probs);
     return argmax(scratch->probs, scratch->vocab);
 }
 
-int32_t sample_token(const struct rules *rules, const float *logits, uint32_t out_pos,
-                     enum draw_purpose purpose, struct sample_scratch *scratch) {
+/* One row by its own distribution, with the counts as they stand. */
+static int32_t row_token(const struct rules *rules, const float *logits, uint32_t out_pos,
+                         enum draw_purpose purpose, struct sample_scratch *scratch) {
     if (is_greedy(rules)) return greedy_token(rules, logits, out_pos, scratch);
     if (rules->seeded) purpose = DRAW_GUMBEL;
     struct row row;
     row_process(rules, logits, out_pos, scratch, scratch->probs, &row);
     return row_draw(&row, rules, out_pos, purpose);
+}
+
+static uint32_t out_pos_of(const struct history *history) {
+    return history->n_tokens - history->n_prompt + history->n_drafted;
+}
+
+int32_t sample_token(const struct rules *rules, const float *logits, const struct history *history,
+                     enum draw_purpose purpose, struct sample_scratch *scratch) {
+    adjust_begin(rules, history, scratch);
+    int32_t token = row_token(rules, logits, out_pos_of(history), purpose, scratch);
+    adjust_end(scratch);
+    return token;
+}
+
+uint32_t sample_propose(const struct rules *rules, const float *logits, uint32_t n_rows,
+                        const struct history *history, struct sample_scratch *scratch,
+                        int32_t *proposals) {
+    uint32_t n = 0, out_pos = out_pos_of(history);
+    adjust_begin(rules, history, scratch);
+    for (; n < n_rows; n++, logits += scratch->vocab) {
+        int32_t token = row_token(rules, logits, out_pos + n, DRAW_DRAFT, scratch);
+        if (token < 0) break;
+        proposals[n] = token;
+        adjust_count(rules, token, scratch);
+    }
+    adjust_end(scratch);
+    return n;
 }
 
 /* ---- verification ------------------------------------------------------------------------------ */
@@ -386,24 +409,23 @@ static int32_t judge(const struct rules *rules, const float *target, const float
     return row_draw(rest.best >= 0 ? &rest : &p, rules, out_pos, DRAW_RESIDUAL);
 }
 
-void sample_accept(const struct rules *rules, const int32_t *draft, uint32_t n_draft,
-                   const float *target_logits, const float *draft_logits, uint32_t out_pos,
-                   struct sample_scratch *scratch, struct outcome *out) {
-    ASSERT(n_draft < DRAFT_MAX);
+static bool is_end(const struct rules *rules, int32_t token) {
+    for (uint32_t i = 0; i < rules->n_end_ids; i++)
+        if (rules->end_ids[i] == token) return true;
+    return false;
+}
+
+/* The walk of sample_accept: each place yields one token; it goes on while that is the proposal. */
+static void accept_walk(const struct rules *rules, const int32_t *draft, uint32_t n_draft,
+                        const float *target_logits, const float *draft_logits, uint32_t out_pos,
+                        struct sample_scratch *scratch, struct outcome *out) {
     bool own_draw = is_greedy(rules) || rules->seeded;
     size_t vocab = scratch->vocab;
-    out->n_drafted = out->n_proposed = n_draft;
-    out->n_accepted = 0;
-    out->n_tokens = 0;
-    out->exhausted = false;
-    if (n_draft > 0) memcpy(out->proposed, draft, n_draft * sizeof *draft);
-
-    /* Each place yields one token; the walk goes on while that token is the proposal. */
     for (uint32_t i = 0; i <= n_draft; i++) {
         const float *target = target_logits + i * vocab;
         int32_t token;
         if (i == n_draft || own_draw)
-            token = sample_token(rules, target, out_pos + i, DRAW_GUMBEL, scratch);
+            token = row_token(rules, target, out_pos + i, DRAW_GUMBEL, scratch);
         else
             token = judge(rules, target, draft_logits ? draft_logits + i * vocab : NULL, draft[i],
                           out_pos + i, scratch);
@@ -414,5 +436,26 @@ void sample_accept(const struct rules *rules, const int32_t *draft, uint32_t n_d
         out->tokens[out->n_tokens++] = token;
         if (i == n_draft || token != draft[i]) return;
         out->n_accepted++;
+        if (is_end(rules, token)) { /* the text is over; below min_tokens it was masked */
+            out->n_proposed = out->n_accepted;
+            return;
+        }
+        adjust_count(rules, token, scratch);
     }
+}
+
+void sample_accept(const struct rules *rules, const int32_t *draft, uint32_t n_draft,
+                   const float *target_logits, const float *draft_logits,
+                   const struct history *history, struct sample_scratch *scratch,
+                   struct outcome *out) {
+    ASSERT(n_draft < DRAFT_MAX);
+    out->n_drafted = out->n_proposed = n_draft;
+    out->n_accepted = 0;
+    out->n_tokens = 0;
+    out->exhausted = false;
+    if (n_draft > 0) memcpy(out->proposed, draft, n_draft * sizeof *draft);
+    adjust_begin(rules, history, scratch);
+    accept_walk(rules, draft, n_draft, target_logits, draft_logits, out_pos_of(history), scratch,
+                out);
+    adjust_end(scratch);
 }

@@ -2,6 +2,7 @@
 """The benchmark report of `make bench`: Geryon offline and over HTTP, beside llama.cpp where a build of
 it is at hand. Whoever is measured takes turns with the other one, A B A B, so that what else the
 machine does falls on both; figures are medians over the rounds, and ratios are what to read.
+A table of its own tells what a token of a long prompt costs in an Orthros model and under full attention.
 
   tests/bench/bench.py --model models/SmolLM2-135M-Instruct.Q4_1.gguf --llamacpp DIR
 
@@ -28,7 +29,7 @@ START_SECONDS = 120
 
 def run_json(*command):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
-                          timeout=1800)
+                          timeout=3600)
     if done.returncode != 0:
         sys.exit(f"bench: {command[0]}: exit {done.returncode}: {done.stderr.strip()[-800:]}")
     return json.loads(done.stdout)
@@ -187,6 +188,56 @@ def measure_all(args, sides):
     return figures
 
 
+# ---- prefill of long prompts ------------------------------------------------------------------------
+
+WINDOW = 512
+ATTENTIONS = {f"window {WINDOW}": f",window={WINDOW}", "full": ""}
+
+
+def long_prefill(args):
+    """The same shape with two streams and with one: what a token of a prompt costs by its length. A
+    prompt of each length for one model, then for the other; --linear-reps rounds."""
+    speeds = {name: {n: [] for n in args.linear} for name in ATTENTIONS}
+    for number in range(args.linear_reps if args.linear else 0):
+        for n in args.linear:
+            for name, more in ATTENTIONS.items():
+                if name == "full" and n > args.linear_full:
+                    continue
+                report = run_json(args.geryon, "bench", "--synthetic", args.linear_shape + more, "--threads",
+                                  args.threads, "--prompt-tokens", n, "--gen-tokens", 1, "--batch", 1,
+                                  "--reps", 1, "--json")
+                case = report["cases"][0]
+                if "skipped" in case:
+                    sys.exit(f"bench: a prompt of {n} tokens: {case['skipped']}")
+                speeds[name][n].append(case["prefill"]["tokens_per_second"]["median"])
+        print(f"bench: long prompts, round {number + 1} of {args.linear_reps}", file=sys.stderr, flush=True)
+    table = []
+    for name, by_length in speeds.items():
+        first = None
+        for n, values in by_length.items():
+            if values:
+                us = 1e6 / statistics.median(values)
+                first = first or us
+                table.append({"attention": name, "prompt_tokens": n, "tokens_per_second": values,
+                              "us_per_token": us, "to_first": us / first})
+    return table
+
+
+def long_prefill_markdown(report):
+    table, args = report["orthros_prefill"], report["arguments"]
+    if not table:
+        return
+    yield ""
+    yield (f"Orthros prefill: synthetic {args['linear_shape']} with two streams and a window of {WINDOW}, and "
+           f"with full attention. A linear prefill keeps its microseconds a token.")
+    yield ""
+    yield f"| attention | prompt | tokens/s | microseconds a token | of those at {args['linear'][0]} |"
+    yield "|---|---|---|---|---|"
+    for row in table:
+        yield (f"| {row['attention']} | {row['prompt_tokens']} | {spread(row['tokens_per_second'])} | "
+               f"{row['us_per_token']:.0f} | {row['to_first']:.2f} |")
+
+
 # ---- the report -----------------------------------------------------------------------------------
 
 def is_time(name):
@@ -244,6 +295,7 @@ def markdown(report):
                f"{decode['bandwidth_share']:.0%} | {gap['p50']:.1f} / {gap['p95']:.1f} / {gap['p99']:.1f} | "
                f"{case['tokens_per_forward']:.2f} | {case['accepted_length']:.2f} | "
                f"{decode['bytes_per_token'] / 1e6:.1f}, {decode['flops_per_token'] / 1e6:.0f} |")
+    yield from long_prefill_markdown(report)
 
 
 def median_case(cases):
@@ -272,6 +324,12 @@ def main():
     parser.add_argument("--requests", type=int, default=2, help="requests of a client and round")
     parser.add_argument("--http-prompt", type=int, default=155, help="words of a prompt over HTTP")
     parser.add_argument("--http-gen", type=int, default=64, help="tokens of an answer over HTTP")
+    parser.add_argument("--linear", type=int, nargs="*", default=[2048, 4096, 8192, 16384],
+                        help="lengths of the long prompts, shortest first; none leaves their table out")
+    parser.add_argument("--linear-full", type=int, default=16384,
+                        help="longest of them for full attention, which takes minutes; 0 leaves it out")
+    parser.add_argument("--linear-reps", type=int, default=1, help="rounds of long prompts")
+    parser.add_argument("--linear-shape", default="smollm2-135m", help="synthetic shape of the long prompts")
     args = parser.parse_args()
     if args.batch.split(",")[0] != "1":
         parser.error("--batch: the first one is compared and must be 1")
@@ -282,6 +340,7 @@ def main():
     sides = [ours] + ([LlamaCpp(args)] if args.llamacpp else [])
     load_before = os.getloadavg()
     figures = measure_all(args, sides)
+    prefill = long_prefill(args)
     first = ours.reports[0]
     report = {
         "machine": {"cpu": first["machine"]["cpu"]} | {
@@ -292,6 +351,7 @@ def main():
                                                  for k, v in vars(args).items()},
         "load_before": load_before, "load_after": os.getloadavg(),
         "rows": list(rows(figures)),
+        "orthros_prefill": prefill,
         "offline": [median_case(list(cases)) for cases in zip(*(r["cases"] for r in ours.reports))],
     }
     (args.out / "bench.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

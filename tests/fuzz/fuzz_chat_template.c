@@ -45,7 +45,8 @@ static uint64_t digest(const struct value *v, uint64_t h) {
 static void render(const struct chat_template *tmpl) {
     static const char *const names[] = {"m"};
     const struct proto_limits limits = {.vocab_size = 9,
-                                        .max_prompts = 1,
+                                        .max_n = 1,
+                                        .max_choices = 1,
                                         .has_chat_template = true,
                                         .model_names = names,
                                         .n_model_names = 1};

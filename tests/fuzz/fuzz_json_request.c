@@ -1,5 +1,5 @@
 /* fuzz_json_request.c: a body from outside, on either route. The first byte chooses: bit 0 the route,
- * bit 1 strict parameters, bit 2 a tokenizer without start token. Whatever the bytes, the request is
+ * bit 1 strict parameters, bit 2 a tokenizer without start token, bit 3 priorities. Whatever the bytes, the request is
  * refused with an error that a client can read, or every value of it is within its range.
  *
  *   build/fuzz/fuzz_json_request tests/fuzz/corpus/json_request */
@@ -38,6 +38,14 @@ static void check_sampling(const struct sampling *s) {
     require(s->temperature >= 0 && s->temperature <= 2);
     require(s->top_p >= 0 && s->top_p <= 1 && s->min_p >= 0 && s->min_p <= 1);
     require(s->top_k >= 0 && s->top_k <= VOCAB);
+    require(fabs(s->frequency_penalty) <= 2 && fabs(s->presence_penalty) <= 2);
+    require((float)s->repetition_penalty > 0 && s->repetition_penalty <= 10);
+    require(isfinite(1e6f / (float)s->repetition_penalty));
+    require(s->n_bias <= LOGIT_BIAS_MAX);
+    for (uint32_t i = 0; i < s->n_bias; i++) {
+        require(s->bias[i].id >= 0 && s->bias[i].id < VOCAB && fabs(s->bias[i].value) <= 100);
+        require(i == 0 || s->bias[i].id > s->bias[i - 1].id);
+    }
     require(s->n_stop <= STOP_STRINGS_MAX && s->n_stop_ids <= STOP_IDS_MAX);
     for (uint32_t i = 0; i < s->n_stop; i++)
         require(s->stop[i].len >= 1 && s->stop[i].len <= STOP_STRING_BYTES_MAX);
@@ -74,9 +82,13 @@ static void check_request(const struct api_request *r, const struct proto_limits
     require(strcmp(r->model, "m") == 0);
     require(r->max_tokens == -1 || r->max_tokens >= 1);
     require(r->max_tokens == -1 || r->sampling.min_tokens <= r->max_tokens);
+    require(r->n >= 1 && r->n <= limits->max_n);
+    require(r->cache_salt && r->cache_salt_len <= CACHE_SALT_BYTES_MAX);
+    require(r->priority >= -1000 && r->priority <= 1000);
+    require(limits->has_priorities || r->priority == 0);
     check_sampling(&r->sampling);
     if (r->kind == ROUTE_COMPLETION) {
-        require(r->n_prompts >= 1 && r->n_prompts <= limits->max_prompts);
+        require(r->n_prompts >= 1 && r->n_prompts * r->n <= limits->max_choices);
         for (uint32_t i = 0; i < r->n_prompts; i++)
             check_prompt(&r->prompts[i], limits);
     } else {
@@ -111,7 +123,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const names[] = {"m"};
     if (size == 0) return 0;
     struct proto_limits limits = {.vocab_size = VOCAB,
-                                  .max_prompts = 4,
+                                  .max_n = 3,
+                                  .max_choices = 4,
+                                  .has_priorities = data[0] & 8,
                                   .tokenizer_adds_bos = !(data[0] & 4),
                                   .strict_params = data[0] & 2,
                                   .has_chat_template = true,

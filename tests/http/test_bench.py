@@ -1,5 +1,7 @@
 """`geryon bench`: what it counts and reports. Speeds are not judged here."""
 
+import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -55,7 +57,9 @@ def test_a_report_has_every_figure():
         assert 0 <= gap["p50"] <= gap["p95"] <= gap["p99"]
 
 
-def test_prices_follow_from_the_shape():
+@pytest.mark.parametrize("kv_dtype, vector_bytes", [  # of one position and kv head, padded to 16
+    ("f32", lambda n: 4 * n), ("bf16", lambda n: 2 * n), ("q8_0", lambda n: n + 2)])
+def test_prices_follow_from_the_shape(kv_dtype, vector_bytes):
     """One sequence, no drafts: a decoded token reads all matrices once."""
     config = json.loads((PLAIN / "config.json").read_text())
     d, ff, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
@@ -63,10 +67,11 @@ def test_prices_follow_from_the_shape():
     head_dim = config["head_dim"]
     layer = 2 * d * heads * head_dim + 2 * d * kv * head_dim + 3 * d * ff
     numbers = layers * layer + config["vocab_size"] * d
-    case = bench("--model", PLAIN, "--prompt-tokens", 32, "--gen-tokens", 9, "--batch", 1,
-                 "--reps", 1)["cases"][0]
-    context = 32 + 9 / 2
-    kv_bytes = 4 * 2 * layers * kv * -(-head_dim // 16) * 16 * context
+    report = bench("--model", PLAIN, "--prompt-tokens", 32, "--gen-tokens", 9, "--batch", 1,
+                   "--reps", 1, "--kv-dtype", kv_dtype)
+    assert report["engine"]["kv_dtype"] == kv_dtype
+    case, context = report["cases"][0], 32 + 9 / 2
+    kv_bytes = 2 * layers * kv * vector_bytes(-(-head_dim // 16) * 16) * context
     assert case["decode"]["bytes_per_token"] == pytest.approx(4 * numbers + kv_bytes, rel=1e-3)
     attention = 4 * layers * heads * head_dim * context
     assert case["decode"]["flops_per_token"] == pytest.approx(2 * numbers + attention, rel=1e-3)
@@ -193,7 +198,7 @@ def test_the_report_puts_a_peer_beside(tmp_path):
     peer.chmod(0o755)
     done = run_script("bench.py", "--geryon", BIN, "--model", PLAIN, "--llamacpp", tmp_path, "--out",
                       tmp_path / "out", "--rounds", 2, "--prompt", 20, "--gen", 4, "--batch", "1,2",
-                      "--streams", 1, 2, "--requests", 1, "--http-prompt", 4, "--http-gen", 5)
+                      "--streams", 1, 2, "--requests", 1, "--http-prompt", 4, "--http-gen", 5, "--linear")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/bench.md").read_text() == done.stdout
     report = json.loads((tmp_path / "out/bench.json").read_text())
@@ -203,3 +208,32 @@ def test_the_report_puts_a_peer_beside(tmp_path):
     assert "llamacpp" not in rows["HTTP, 2 streams: tokens/s"]  # that peer has no server
     assert [case["batch"] for case in report["offline"]] == [1, 2]
     assert run_script("bench.py", "--model", PLAIN, "--llamacpp", tmp_path / "out").returncode == 1
+
+
+def test_long_prompts_have_a_table_of_their_own(tmp_path):
+    """A stand-in for the binary notes its arguments; it prefills 100 tokens/s, 50 without a window at 64."""
+    spec = importlib.util.spec_from_file_location("bench_report", ROOT / "tests/bench/bench.py")
+    report = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(report)
+    binary = tmp_path / "geryon"
+    binary.write_text(f"""#!/bin/sh
+echo "$*" >> {tmp_path}/calls
+case "$*" in *window=512*) speed=100;; *"--prompt-tokens 64 "*) speed=50;; *) speed=100;; esac
+echo '{{"cases":[{{"prefill":{{"tokens_per_second":{{"median":'$speed'}}}}}}]}}'
+""")
+    binary.chmod(0o755)
+    args = argparse.Namespace(geryon=binary, threads=2, linear=[32, 64, 128], linear_full=64,
+                              linear_reps=2, linear_shape="smollm2-135m")
+    table = report.long_prefill(args)
+    assert [(r["attention"], r["prompt_tokens"]) for r in table] == [
+        ("window 512", 32), ("window 512", 64), ("window 512", 128), ("full", 32), ("full", 64)]
+    assert [r["to_first"] for r in table] == [1, 1, 1, 1, 2]
+    assert [r["us_per_token"] for r in table] == [10000, 10000, 10000, 10000, 20000]
+    assert all(len(r["tokens_per_second"]) == 2 for r in table)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == 10 and "smollm2-135m,window=512" in calls[0] and ",window" not in calls[1]
+    text = list(report.long_prefill_markdown({"orthros_prefill": table, "arguments": vars(args)}))
+    assert "| full | 64 | 50.0 (50.0-50.0) | 20000 | 2.00 |" in text
+    args.linear = []
+    assert report.long_prefill(args) == []
+    assert not list(report.long_prefill_markdown({"orthros_prefill": [], "arguments": vars(args)}))

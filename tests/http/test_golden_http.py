@@ -92,13 +92,14 @@ def test_more_requests_than_the_batch_holds(serve, name):
     server.wait_idle()
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8_0"])
+@pytest.mark.parametrize("dtype, kv", [("f32", "auto"), ("bf16", "auto"), ("q8_0", "auto"),
+                                       ("bf16", "q8_0")])
 @pytest.mark.parametrize("name", ["qwen3-single-standard-none", "qwen3-orthros-standard-orthrus",
                                   "qwen3-orthros-msar-orthrus"])
-def test_s8_07_answers_do_not_depend_on_the_company(serve, name, dtype):
+def test_s8_07_answers_do_not_depend_on_the_company(serve, name, dtype, kv):
     """5 prompts alone, then among 45 other requests: equal in every number format."""
     data = golden(name)
-    server = serve(GOLDEN / name, "--dtype", dtype, "--max-num-seqs", 50)
+    server = serve(GOLDEN / name, "--dtype", dtype, "--kv-dtype", kv, "--max-num-seqs", 50)
     ask = lambda job: server.complete(job[0], max_tokens=job[1], ignore_eos=True, timeout=120,
                                       return_token_ids=True, **job[2]).choice["token_ids"]
     jobs = [(data["prompts"][i], 40, {}) for i in (1, 3, 4, 5)] + [

@@ -147,8 +147,13 @@ def test_s5_10_nul_in_text_is_a_character(server):
     ({"prompt": "x", "min_p": -0.1}, "invalid_value", "min_p"),
     ({"prompt": "x", "stop": ["a"] * 17}, "invalid_value", "stop"),
     ({"prompt": "x", "logprobs": 3}, "unsupported_parameter", "logprobs"),
-    ({"prompt": "x", "n": 2}, "unsupported_parameter", "n"),
-    ({"prompt": "x", "frequency_penalty": 0.5}, "unsupported_parameter", "frequency_penalty"),
+    ({"prompt": "x", "n": 17}, "invalid_value", "n"),
+    ({"prompt": ["x"] * 65, "n": 2}, "invalid_value", "n"),
+    ({"prompt": "x", "best_of": 2}, "unsupported_parameter", "best_of"),
+    ({"prompt": "x", "frequency_penalty": 2.5}, "invalid_value", "frequency_penalty"),
+    ({"prompt": "x", "logit_bias": {"99999999": 5}}, "invalid_value", "logit_bias"),
+    ({"prompt": "x", "cache_salt": "s" * 129}, "invalid_value", "cache_salt"),
+    ({"prompt": "x", "priority": 1}, "invalid_value", "priority"),
     ({"prompt": "x", "suffix": "y"}, "unsupported_parameter", "suffix"),
 ])
 def test_refused_fields(server, fields, code, param):

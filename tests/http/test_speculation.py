@@ -273,14 +273,15 @@ def test_s9_11_min_tokens_masks_the_right_rows(serve, min_tokens, path):
         assert whole.json["usage"]["completion_tokens"] > min_tokens
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype, kv", [("f32", "f32"), ("bf16", "bf16"), ("f32", "q8_0"),
+                                       ("q8_0", "q8_0")])
 @pytest.mark.parametrize("name", goldens(orthrus=True))
-def test_s9_12_greedy_texts_are_equal_with_and_without_drafts(name, dtype):
-    """Our rows do not depend on the batch, so this holds bit for bit in bf16 as well."""
+def test_s9_12_greedy_texts_are_equal_with_and_without_drafts(name, dtype, kv):
+    """Our rows do not depend on the batch, so this holds bit for bit in every format."""
     for prompt in ["5", "9,8,7,6,5,4,3", ",".join(map(str, range(20, 60)))]:
         texts = [json.loads(run_cli("generate", "--model", GOLDEN / name, "--json", "--tokens", prompt,
                                     "--max-tokens", 64, "--ignore-eos", "--dtype", dtype, "--kv-dtype",
-                                    dtype, "--drafts", drafts).stdout)["tokens"]
+                                    kv, "--drafts", drafts).stdout)["tokens"]
                  for drafts in ("off", 2, 3, 8)]
         assert all(t == texts[0] for t in texts[1:])
         assert len(texts[0]) == 64

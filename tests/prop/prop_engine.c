@@ -4,6 +4,7 @@
  * accepted (a broken drafter is otherwise silent). */
 #include "tests/harness.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,15 @@
 #include "engine/engine_internal.h"
 #include "tests/scripted/scripted.h"
 
-enum { VOCAB = 9, EOS = 8, MAX_REQUESTS = 12, MAX_OUTPUT = 48, CONTEXT = 128, BLOCK = 8 };
+enum {
+    VOCAB = 9,
+    EOS = 8,
+    MAX_REQUESTS = 12,
+    MAX_OUTPUT = 48,
+    CONTEXT = 128,
+    BLOCK = 8,
+    BIAS_MAX = 3
+};
 
 enum drafter { DRAFTER_PERFECT, DRAFTER_USELESS, DRAFTER_RANDOM, N_DRAFTERS };
 
@@ -99,7 +108,22 @@ static void drain(struct engine *engine, struct result *results) {
     }
 }
 
-static struct request make_request(struct rng *rng, uint64_t id, int32_t *prompt) {
+/* Penalties that keep a text going, and some that drive it; a token or two preferred or forbidden. */
+static void make_penalties(struct rng *rng, struct sampling *s, struct token_bias *bias) {
+    static const double penalties[] = {-1.5, -0.2, 0.3, 0.7, 2},
+                        repetitions[] = {0.7, 1.1, 1.5, 10};
+    if (rng_below(rng, 3) == 0) s->frequency_penalty = penalties[rng_below(rng, 5)];
+    if (rng_below(rng, 3) == 0) s->presence_penalty = penalties[rng_below(rng, 5)];
+    if (rng_below(rng, 3) == 0) s->repetition_penalty = repetitions[rng_below(rng, 4)];
+    s->bias = bias;
+    s->n_bias = rng_below(rng, 3) ? 0 : 1 + rng_below(rng, BIAS_MAX);
+    for (uint32_t i = 0; i < s->n_bias; i++)
+        bias[i] = (struct token_bias){(int32_t)(i * VOCAB / BIAS_MAX),
+                                      rng_below(rng, 2) ? -100 : 2 * rng_unit(rng)};
+}
+
+static struct request make_request(struct rng *rng, uint64_t id, int32_t *prompt,
+                                   struct token_bias *bias) {
     struct request r = {.id = id, .max_tokens = 1 + rng_below(rng, MAX_OUTPUT), .prompt = prompt};
     r.n_prompt = 1 + rng_below(rng, rng_below(rng, 2) ? 40 : 5);
     for (uint32_t i = 0; i < r.n_prompt; i++)
@@ -116,6 +140,7 @@ static struct request make_request(struct rng *rng, uint64_t id, int32_t *prompt
         if (rng_below(rng, 3) == 0) s->top_p = 0.2 + 0.8 * rng_unit(rng);
         if (rng_below(rng, 3) == 0) s->min_p = 0.3 * rng_unit(rng);
     }
+    if (rng_below(rng, 2)) make_penalties(rng, s, bias);
     s->ignore_eos = rng_below(rng, 2);
     if (rng_below(rng, 3) == 0) s->min_tokens = rng_below(rng, r.max_tokens + 1);
     if (rng_below(rng, 3) == 0) {
@@ -150,6 +175,27 @@ static struct engine *make_engine(struct model *model, uint32_t n_pages, int32_t
     return engine;
 }
 
+/* What a token's logit becomes after `n` tokens, in the float32 steps of the README. */
+static float ruled_logit(const struct request *request, const int32_t *history, uint32_t n,
+                         int32_t id, float z) {
+    const struct sampling *s = &request->sampling;
+    uint32_t seen = 0, n_output = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        seen += history[i] == id;
+        n_output += history[i] == id && i >= request->n_prompt;
+    }
+    for (uint32_t i = 0; i < s->n_bias; i++)
+        if (s->bias[i].id == id)
+            z = s->bias[i].value == -100 ? -INFINITY : z + (float)s->bias[i].value;
+    float repetition = (float)s->repetition_penalty;
+    if (seen) z = z > 0 ? z / repetition : z * repetition;
+    if (n_output) {
+        float counted = (float)s->frequency_penalty * (float)n_output;
+        z -= counted + (float)s->presence_penalty;
+    }
+    return z;
+}
+
 /* A greedy text, token by token, from the script's own logits: no engine, no sampler. */
 static void assert_greedy(const struct model *model, const struct request *request,
                           const struct result *result) {
@@ -163,7 +209,8 @@ static void assert_greedy(const struct model *model, const struct request *reque
         for (int32_t id = 0; id < VOCAB; id++) {
             bool ends = (id == EOS && !s->ignore_eos) || (s->n_stop_ids && s->stop_ids[0] == id);
             if (ends && i < s->min_tokens) continue;
-            if (best < 0 || logits[id] > logits[best]) best = id;
+            logits[id] = ruled_logit(request, history, request->n_prompt + i, id, logits[id]);
+            if (logits[id] > (best < 0 ? -INFINITY : logits[best])) best = id;
         }
         assert_int_equal(result->tokens[i], best);
         history[request->n_prompt + i] = best;
@@ -248,12 +295,13 @@ static uint32_t run_scenario(uint64_t seed) {
     rng_seed(&rng, seed);
     static struct result want[MAX_REQUESTS], got[MAX_REQUESTS];
     static int32_t prompts[MAX_REQUESTS][64];
+    static struct token_bias biases[MAX_REQUESTS][BIAS_MAX];
     struct request requests[MAX_REQUESTS];
     memset(want, 0, sizeof want);
     memset(got, 0, sizeof got);
     uint32_t n = 1 + rng_below(&rng, MAX_REQUESTS);
     for (uint32_t i = 0; i < n; i++)
-        requests[i] = make_request(&rng, i, prompts[i]);
+        requests[i] = make_request(&rng, i, prompts[i], biases[i]);
     run_alone(seed, requests, n, want);
 
     enum drafter drafter = rng_below(&rng, N_DRAFTERS);

@@ -88,6 +88,8 @@ static void free_memory(struct device *dev) {
     free(dev->scratch.probs);
     free(dev->scratch.draft);
     free(dev->scratch.ids);
+    free(dev->scratch.counts);
+    free(dev->scratch.counted);
     free(dev->outcomes);
     free(dev->logit_row);
 }
@@ -112,7 +114,7 @@ static size_t scripted_page_bytes(const struct device *dev, enum dtype kv_dtype)
 
 static size_t scripted_workspace_bytes(const struct device *dev,
                                        const struct device_limits *limits) {
-    size_t rows = 2 * (size_t)limits->max_logit_rows + 4;
+    size_t rows = 2 * (size_t)limits->max_logit_rows + 6;
     size_t positions = (size_t)dev->shape.max_position * (limits->n_slots + 1);
     return rows * dev->shape.vocab_size * sizeof(float) + positions * sizeof(int32_t) +
            limits->n_slots * (sizeof(struct slot) + sizeof(struct outcome));
@@ -141,11 +143,14 @@ static int scripted_reserve(struct device *dev, const struct device_limits *limi
     fresh.scratch.probs = make(vocab, 1, sizeof *fresh.scratch.probs);
     fresh.scratch.draft = make(vocab, 1, sizeof *fresh.scratch.draft);
     fresh.scratch.ids = make(vocab, 1, sizeof *fresh.scratch.ids);
+    fresh.scratch.counts = make(vocab, 1, sizeof *fresh.scratch.counts);
+    fresh.scratch.counted = make(vocab, 1, sizeof *fresh.scratch.counted);
     fresh.outcomes = make(n_slots, 1, sizeof *fresh.outcomes);
     fresh.logit_row = make(n_slots, 2, sizeof *fresh.logit_row);
     if (!fresh.pages || !fresh.slots || !fresh.wrote || !fresh.history || !fresh.logits ||
         !fresh.draft_logits || !fresh.spare || !fresh.scratch.probs || !fresh.scratch.draft ||
-        !fresh.scratch.ids || !fresh.outcomes || !fresh.logit_row) {
+        !fresh.scratch.ids || !fresh.scratch.counts || !fresh.scratch.counted || !fresh.outcomes ||
+        !fresh.logit_row) {
         free_memory(&fresh);
         return err_set(err, ERR_NOMEM, "scripted: no memory for %u pages and %zu sequences",
                        limits->n_pages, n_slots);
@@ -165,6 +170,10 @@ static int scripted_reserve(struct device *dev, const struct device_limits *limi
 
 static void scripted_slot_set(struct device *dev, uint32_t slot, const struct rules *rules) {
     ASSERT(slot < dev->limits.n_slots);
+    for (uint32_t i = 0; i < rules->n_bias; i++) {
+        ASSERT(rules->bias[i].id >= 0);
+        ASSERT((uint32_t)rules->bias[i].id < dev->shape.vocab_size);
+    }
     struct slot *s = &dev->slots[slot];
     s->rules = *rules;
     s->lo = s->hi = 0;
@@ -223,10 +232,10 @@ static uint32_t first_logit_row(const struct segment *s) {
 }
 
 static int32_t row_token(const struct device *dev, const struct segment *s, uint32_t i) {
-    uint32_t n_given = s->n_rows - s->n_proposed;
+    uint32_t n_known = s->given ? s->n_rows : s->n_rows - s->n_proposed;
     const struct slot *slot = &dev->slots[s->slot];
-    int32_t token = i < n_given                       ? s->tokens[i]
-                    : i - n_given < slot->n_proposals ? slot->proposals[i - n_given]
+    int32_t token = i < n_known                       ? s->tokens[i]
+                    : i - n_known < slot->n_proposals ? slot->proposals[i - n_known]
                                                       : 0; /* not drawn, so it will not be judged */
     ASSERT(token >= 0);
     ASSERT((uint32_t)token < dev->shape.vocab_size);
@@ -254,7 +263,8 @@ static void check_segment(struct device *dev, const struct segment *s, uint32_t 
         return;
     }
     ASSERT(s->pick != PICK_PROPOSE);
-    ASSERT(s->n_proposed <= slot->n_asked);
+    ASSERT(s->given ? slot->n_asked == 0 : s->n_proposed <= slot->n_asked); /* one source a cycle */
+    ASSERT(s->n_proposed < DRAFT_MAX);
     ASSERT(s->pick == PICK_NONE || s->n_logits == s->n_proposed + 1);
     /* Whose rows have logits: base rows of a single stream, else output rows. */
     ASSERT(dev->shape.orthros ? s->view == VIEW_OUTPUT || s->n_logits == 0 : s->view == VIEW_BASE);
@@ -366,6 +376,7 @@ static void main_logits(struct device *dev, const struct segment *s, float *logi
 /* Row i sees the known text and the drafter's own greedy choices of the rows before it. */
 static void draft_logits(struct device *dev, const struct segment *s, float *logits) {
     static const struct rules greedy;
+    static const struct history start;
     uint32_t first = first_logit_row(s);
     walk(dev, s, s->pos);
     dev->history[s->pos] = row_token(dev, s, 0);
@@ -373,7 +384,7 @@ static void draft_logits(struct device *dev, const struct segment *s, float *log
         bool wanted = i >= first && i < first + s->n_logits;
         float *row = wanted ? logits + (size_t)(i - first) * dev->shape.vocab_size : dev->spare;
         script_logits(dev->script, true, dev->history, s->pos + i + 1, s->prompt_len, row);
-        int32_t choice = sample_token(&greedy, row, 0, DRAW_GUMBEL, &dev->scratch);
+        int32_t choice = sample_token(&greedy, row, &start, DRAW_GUMBEL, &dev->scratch);
         dev->history[s->pos + i + 1] = choice < 0 ? 0 : choice;
     }
 }
@@ -407,16 +418,11 @@ static int scripted_sample(struct device *dev) {
         if (s->pick != PICK_PROPOSE) continue;
         struct slot *slot = &dev->slots[s->slot];
         slot->n_asked = s->n_logits;
-        slot->n_proposals = 0;
         slot->draft_row = dev->logit_row[i];
-        for (uint32_t r = 0; r < s->n_logits; r++) {
-            const float *row =
-                dev->draft_logits + (size_t)(slot->draft_row + r) * dev->shape.vocab_size;
-            int32_t token =
-                sample_token(&slot->rules, row, s->out_pos + r, DRAW_DRAFT, &dev->scratch);
-            if (token < 0) break; /* all masked: nothing is proposed from here on */
-            slot->proposals[slot->n_proposals++] = token;
-        }
+        struct history history = segment_history(s);
+        slot->n_proposals = sample_propose(
+            &slot->rules, dev->draft_logits + (size_t)slot->draft_row * dev->shape.vocab_size,
+            s->n_logits, &history, &dev->scratch, slot->proposals);
     }
     return OK;
 }
@@ -444,10 +450,17 @@ static int scripted_accept(struct device *dev) {
         if (s->pick != PICK_ACCEPT) continue;
         struct slot *slot = &dev->slots[s->slot];
         struct outcome *out = &dev->outcomes[dev->n_outcomes++];
-        uint32_t n = s->n_proposed < slot->n_proposals ? s->n_proposed : slot->n_proposals;
+        const int32_t *draft = slot->proposals;
+        const float *draft_logits = dev->draft_logits + slot->draft_row * vocab;
+        uint32_t n = s->n_proposed;
+        if (s->given)
+            draft = s->tokens + s->n_rows - n, draft_logits = NULL;
+        else if (n > slot->n_proposals)
+            n = slot->n_proposals;
+        struct history history = segment_history(s);
         *out = (struct outcome){.slot = s->slot, .status = OK};
-        sample_accept(&slot->rules, slot->proposals, n, dev->logits + dev->logit_row[i] * vocab,
-                      dev->draft_logits + slot->draft_row * vocab, s->out_pos, &dev->scratch, out);
+        sample_accept(&slot->rules, draft, n, dev->logits + dev->logit_row[i] * vocab, draft_logits,
+                      &history, &dev->scratch, out);
         if (!fails(dev, s, out)) continue;
         if (dev->script->fail == FAIL_DEVICE) return ERR_DEVICE;
         out->status = ERR_INVALID;

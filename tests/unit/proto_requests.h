@@ -17,7 +17,8 @@ static const char *const served[] = {"first", "second"};
 
 static inline struct proto_limits limits_default(void) {
     return (struct proto_limits){.vocab_size = VOCAB,
-                                 .max_prompts = 128,
+                                 .max_n = 16,
+                                 .max_choices = 128,
                                  .tokenizer_adds_bos = true,
                                  .has_chat_template = true,
                                  .model_names = served,
@@ -112,6 +113,24 @@ static inline struct api_request accepted_field(enum route_kind kind, const char
     struct api_request request = accepted(kind, body);
     free(body);
     return request;
+}
+
+/* [ item, item, ... ] of n; free it. */
+static inline char *list_of(const char *item, size_t n) {
+    char *text = malloc(n * (strlen(item) + 1) + 3), *at = text;
+    *at++ = '[';
+    for (size_t i = 0; i < n; i++)
+        at += sprintf(at, "%s%s", i ? "," : "", item);
+    strcpy(at, "]");
+    return text;
+}
+
+static inline char *string_of(size_t n) {
+    char *text = malloc(n + 3);
+    text[0] = '"';
+    memset(text + 1, 's', n);
+    strcpy(text + 1 + n, "\"");
+    return text;
 }
 
 #endif

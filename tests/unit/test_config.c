@@ -308,6 +308,31 @@ static void end_ids_are_a_union(void **state) {
     config_fini(&c);
 }
 
+static void sampling_hints_are_numbers_or_absent(void **state) {
+    (void)state;
+    struct config c;
+    struct err err = {0};
+    accepted("\"eos_token_id\":3", &c);
+    assert_false(c.hints.temperature.given);
+    const char *some = "{\"temperature\":0.6,\"top_k\":20,\"min_p\":null,\"do_sample\":true}";
+    assert_int_equal(config_parse_generation(some, strlen(some), "g", &c, &err), OK);
+    assert_true(c.hints.temperature.given && c.hints.temperature.value == 0.6);
+    assert_true(c.hints.top_k.given && c.hints.top_k.value == 20);
+    assert_false(c.hints.top_p.given || c.hints.min_p.given || c.hints.repetition_penalty.given);
+    const char *rest = "{\"top_p\":1,\"min_p\":0.05,\"repetition_penalty\":1.1}";
+    assert_int_equal(config_parse_generation(rest, strlen(rest), "g", &c, &err), OK);
+    assert_true(c.hints.top_p.value == 1 && c.hints.min_p.value == 0.05);
+    assert_true(c.hints.repetition_penalty.value == 1.1);
+    static const char *const bad[] = {"\"0.6\"", "true", "[]", "{}"};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        char text[64];
+        snprintf(text, sizeof text, "{\"repetition_penalty\":%s}", bad[i]);
+        assert_int_equal(config_parse_generation(text, strlen(text), "g", &c, &err), ERR_INVALID);
+        assert_non_null(strstr(err.msg, "g: repetition_penalty"));
+    }
+    config_fini(&c);
+}
+
 static void a_large_block_is_capped(void **state) {
     (void)state;
     struct config c;
@@ -456,6 +481,7 @@ int main(void) {
         cmocka_unit_test(values_that_change_the_result_are_refused),
         cmocka_unit_test(unset_and_inert_keys_are_accepted),
         cmocka_unit_test(end_ids_are_a_union),
+        cmocka_unit_test(sampling_hints_are_numbers_or_absent),
         cmocka_unit_test(a_large_block_is_capped),
         cmocka_unit_test(rope_tables_match_known_values),
         cmocka_unit_test(yarn_attention_factor),

@@ -102,7 +102,7 @@ static void impossible_limits_are_errors(void **state) {
     for (uint32_t l = 0; l < 2; l++)
         tiny_load_layer(&t, l, &o);
     struct device_limits l = limits;
-    l.kv_dtype = DTYPE_Q8_0;
+    l.kv_dtype = DTYPE_F16;
     assert_int_equal(k->reserve(t.dev, &l, &err), ERR_INVALID);
     l = limits, l.n_slots = 0;
     assert_int_equal(k->reserve(t.dev, &l, &err), ERR_INVALID);
@@ -151,6 +151,8 @@ static void rows_outside_the_limits_trip_assertions(void **state) {
     begin_trips(&t, bad);
     bad = good, bad.n_proposed = 1;
     begin_trips(&t, bad);
+    bad = good, bad.n_proposed = 21, bad.given = true;
+    begin_trips(&t, bad);
     bad = good, bad.view = VIEW_OUTPUT;
     begin_trips(&t, bad); /* not an Orthros model */
     bad = good, bad.view = VIEW_DRAFT;
@@ -166,7 +168,12 @@ static void rows_outside_the_limits_trip_assertions(void **state) {
     begin_trips(&t, good);
     s.tokens[19] = -1;
     begin_trips(&t, good);
+    bad = good, bad.n_proposed = 1, bad.given = true;
+    begin_trips(&t, bad); /* a given proposal is no token */
     s.tokens[19] = 319;
+    assert_int_equal(begin(&t, bad), OK);
+    struct bias outside = {320, 1};
+    assert_trips(t.k->slot_set(t.dev, 0, &(struct rules){.n_bias = 1, .bias = &outside}));
     struct segment twice[2] = {good, good};
     struct forward fwd = {2, twice};
     assert_trips(t.k->begin(t.dev, &fwd));

@@ -69,9 +69,10 @@ static void fast_drafts_match_ref(void **state) {
  * scratch pages and cached pages must be the same to attention. */
 static void one_plain_draft_row_equals_a_base_row(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < n_tables; i++) {
+    for (uint32_t i = 0; i < 2 * n_tables; i++) {
         struct tiny_options o = drafting();
-        struct tiny t = tiny_open(tables[i], &o);
+        o.kv = i < n_tables ? DTYPE_F32 : DTYPE_Q8_0;
+        struct tiny t = tiny_open(tables[i % n_tables], &o);
         for (uint32_t l = 0; l < t.shape.n_layers; l++)
             for (int w = 0; w < 4; w++)
                 t.dev->weights[l * WEIGHT_COUNT + WEIGHT_Q_DIFF + w] =
@@ -92,7 +93,7 @@ static void one_plain_draft_row_equals_a_base_row(void **state) {
             tiny_forward(&t, &block, 1);
             tiny_logits(&t, 0, 1, base);
             tiny_end(&t);
-            assert_same_bits(draft, base, 320, tables[i]->name);
+            assert_same_bits(draft, base, 320, tables[i % n_tables]->name);
         }
         tiny_close(&t);
     }
@@ -100,9 +101,10 @@ static void one_plain_draft_row_equals_a_base_row(void **state) {
 
 static void drafts_leave_the_cache_as_it_was(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < n_tables; i++) {
+    for (uint32_t i = 0; i < 2 * n_tables; i++) {
         struct tiny_options o = drafting();
-        struct tiny t = tiny_open(tables[i], &o);
+        o.kv = i < n_tables ? DTYPE_F32 : DTYPE_Q8_0;
+        struct tiny t = tiny_open(tables[i % n_tables], &o);
         struct tiny_sequence s = tiny_sequence(0, 45, 9, 0, 1);
         prefill(&t, &s, 45);
         size_t bytes = TINY_PAGES * t.dev->page_bytes;
@@ -161,6 +163,7 @@ static uint32_t main_segments(const struct tiny *t, const struct writer *w, uint
     base->n_proposed = output->n_proposed = k;
     base->prompt_len = output->prompt_len = w->prompt_len;
     base->out_pos = output->out_pos = w->s.n_tokens - w->prompt_len;
+    base->history = output->history = w->s.tokens;
     *(t->shape.orthros ? &output->pick : &base->pick) = PICK_ACCEPT;
     return t->shape.orthros ? 2 : 1;
 }
@@ -212,6 +215,8 @@ static void write_in_cycles(struct tiny *t, struct writer *writers, uint32_t n_w
             all[i].tokens = tokens[i];
             all[i].pick = PICK_PROPOSE;
             all[i].out_pos = w->s.n_tokens - w->prompt_len;
+            all[i].prompt_len = w->prompt_len;
+            all[i].history = w->s.tokens;
         }
         tiny_forward(t, all, n_writers);
         assert_int_equal(t->k->sample(t->dev), OK);
@@ -224,25 +229,34 @@ static void write_in_cycles(struct tiny *t, struct writer *writers, uint32_t n_w
     }
 }
 
+/* Greedy or seeded, and with everything that a text is counted for. */
+static struct rules rules_of_kind(int kind) {
+    static const struct bias bias[] = {{7, 3}, {11, -INFINITY}, {300, -2}};
+    struct rules rules = {.top_p = 0.95f, .seed = 11};
+    if (kind == 3 || kind == 7) rules.temperature = 0.8f, rules.seeded = true;
+    if (kind >= 5) {
+        rules.frequency = 0.7f, rules.presence = 0.5f, rules.repetition = 1.3f;
+        rules.n_bias = 3, rules.bias = bias;
+    }
+    return rules;
+}
+
 static void cycles_write_what_single_steps_write(void **state) {
     (void)state;
     enum { N = 40 };
     for (uint32_t i = 0; i < n_tables; i++)
-        for (int kind = 0; kind < 9; kind++) {
+        for (int kind = 0; kind < 11; kind++) {
             struct tiny_options o = drafting();
-            if (kind > 5) o.msar_streams = 4, o.msar_branches = (uint32_t)kind - 4;
+            if (kind > 7) o.msar_streams = 4, o.msar_branches = (uint32_t)kind - 6;
             o.weights = kind & 1 ? DTYPE_Q4_1 : DTYPE_BF16;
-            o.kv = kind & 1 ? DTYPE_BF16 : DTYPE_F32;
+            o.kv = kind & 1 ? DTYPE_BF16 : kind > 3 ? DTYPE_Q8_0 : DTYPE_F32;
             o.orthros = kind & 2;
             o.n_threads = 1 + (kind & 1);
             if (kind == 4 || kind == 5)
                 o.int8 = true, o.weights = kind & 1 ? DTYPE_Q8_0 : DTYPE_Q4_0;
             o.window = 10;
             struct tiny t = tiny_open(tables[i], &o);
-            struct rules rules = {.temperature = kind == 3 ? 0.8f : 0,
-                                  .top_p = 0.95f,
-                                  .seeded = kind == 3,
-                                  .seed = 11};
+            struct rules rules = rules_of_kind(kind);
             struct writer plain[2] = {writer_of(0, 30, 1, 0), writer_of(1, 9, 2, 10)};
             struct writer cycles[2] = {writer_of(4, 30, 1, 50), writer_of(2, 9, 2, 70)};
             for (int w = 0; w < 2; w++) {
@@ -290,6 +304,107 @@ static void perfect_proposals_are_all_accepted(void **state) {
         }
 }
 
+/* Proposals of the engine's own: the true continuation, or with one token wrong. Rows behind the
+ * wrong one hold NaN, which is nobody's text. */
+static void given_proposals_are_verified_without_drafts(void **state) {
+    (void)state;
+    enum { K = 5 };
+    for (uint32_t i = 0; i < n_tables; i++)
+        for (uint32_t wrong = 0; wrong <= K; wrong++) {
+            struct tiny_options o = drafting();
+            o.block_size = wrong == 1 ? 0 : 8; /* a model without a draft view verifies as well */
+            o.orthros = wrong % 2;
+            o.window = 9;
+            struct tiny t = tiny_open(tables[i], &o);
+            struct rules rules = rules_of_kind(wrong % 3 ? 6 : 7);
+            t.k->slot_set(t.dev, 0, &rules);
+            t.k->slot_set(t.dev, 1, &rules);
+            struct writer plain = writer_of(0, 20, 1, 0), w = writer_of(1, 20, 1, 10);
+            write_plainly(&t, &plain, 8);
+            struct segment segments[2];
+            struct outcome out;
+            tiny_forward(&t, segments, main_segments(&t, &w, 0, 0, &segments[0], &segments[1]));
+            accept_into(&t, &w, 1);
+            int32_t tokens[1 + K];
+            memcpy(tokens, plain.s.tokens + 20, sizeof tokens);
+            if (wrong < K) tokens[1 + wrong] ^= 1;
+            uint32_t n = main_segments(&t, &w, 20, K, &segments[0], &segments[1]);
+            for (uint32_t s = 0; s < n; s++)
+                segments[s].given = true, segments[s].tokens = tokens;
+            tiny_forward(&t, segments, n);
+            for (uint32_t row = wrong + 1; row <= K; row++)
+                t.dev->logits[row * t.shape.vocab_size] = NAN;
+            t.k->accept(t.dev);
+            t.k->end(t.dev, &out);
+            assert_int_equal(out.status, OK);
+            assert_int_equal(out.n_drafted, K);
+            assert_int_equal(out.n_proposed, K);
+            assert_memory_equal(out.proposed, tokens + 1, K * sizeof *tokens);
+            assert_int_equal(out.n_accepted, wrong);
+            assert_int_equal(out.n_tokens, wrong + 1);
+            assert_memory_equal(out.tokens, plain.s.tokens + 21, (wrong + 1) * sizeof(int32_t));
+            tiny_close(&t);
+        }
+}
+
+static void a_given_proposal_is_kept_as_often_as_it_is_likely(void **state) {
+    (void)state;
+    enum { DRAWS = 4000 };
+    struct tiny_options o = drafting();
+    struct tiny t = tiny_open(tables[n_tables - 1], &o);
+    struct writer w = writer_of(1, 20, 1, 10);
+    struct segment segments[2];
+    float z[320];
+    int32_t best = 0;
+    double total = 0, kept = 0;
+    main_segments(&t, &w, 0, 1, &segments[0], &segments[1]);
+    int32_t tokens[21];
+    memcpy(tokens, w.s.tokens, 20 * sizeof *tokens);
+    tokens[20] = 5;
+    segments[0].given = true, segments[0].tokens = tokens;
+    tiny_forward(&t, segments, 1);
+    tiny_logits(&t, 0, 1, z);
+    for (int32_t id = 0; id < 320; id++)
+        best = z[id] > z[best] ? id : best;
+    for (int32_t id = 0; id < 320; id++)
+        total += exp(((double)z[id] - (double)z[best]) / 4);
+    tokens[20] = best; /* what is judged, whatever row followed */
+    for (uint64_t seed = 0; seed < DRAWS; seed++) {
+        t.k->slot_set(t.dev, 1, &(struct rules){.temperature = 4, .top_p = 1, .seed = seed});
+        assert_int_equal(t.k->accept(t.dev), OK);
+        const struct outcome *out = &t.dev->outcomes[0];
+        assert_true(out->n_accepted == (out->tokens[0] == best));
+        kept += out->n_accepted;
+    }
+    double p = 1 / total;
+    assert_true(p > 0.01 && p < 0.9);
+    assert_true(fabs(kept / DRAWS - p) < 5 * sqrt(p * (1 - p) / DRAWS));
+    tiny_close(&t);
+}
+
+static void a_broken_row_that_is_reached_fails(void **state) {
+    (void)state;
+    for (uint32_t wrong = 0; wrong <= 2; wrong++) {
+        struct tiny_options o = drafting();
+        struct tiny t = tiny_open(tables[n_tables - 1], &o);
+        struct writer plain = writer_of(0, 20, 1, 0), w = writer_of(1, 20, 1, 10);
+        write_plainly(&t, &plain, 8);
+        struct segment segments[2];
+        struct outcome out;
+        tiny_forward(&t, segments, main_segments(&t, &w, 0, 0, &segments[0], &segments[1]));
+        accept_into(&t, &w, 1);
+        main_segments(&t, &w, 20, 2, &segments[0], &segments[1]);
+        segments[0].given = true, segments[0].tokens = plain.s.tokens + 20;
+        tiny_forward(&t, segments, 1);
+        t.dev->logits[wrong * t.shape.vocab_size + 3] = INFINITY;
+        t.k->accept(t.dev);
+        t.k->end(t.dev, &out);
+        assert_int_equal(out.status, ERR_INVALID);
+        assert_int_equal(out.n_tokens, 0);
+        tiny_close(&t);
+    }
+}
+
 static void all_masked_rows_propose_nothing(void **state) {
     (void)state;
     struct tiny_options o = drafting();
@@ -322,10 +437,11 @@ static void all_masked_rows_propose_nothing(void **state) {
 
 static void a_poisoned_sequence_fails_alone(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < 2 * n_tables; i++) {
+    for (uint32_t i = 0; i < 3 * n_tables; i++) {
         struct tiny_options o = drafting();
-        o.int8 = i >= n_tables;
+        o.int8 = i / n_tables == 1;
         if (o.int8) o.weights = DTYPE_Q4_1;
+        if (i / n_tables == 2) o.kv = DTYPE_Q8_0;
         struct tiny t = tiny_open(tables[i % n_tables], &o);
         struct writer a = writer_of(0, 20, 1, 0), b = writer_of(1, 20, 2, 10);
         prefill(&t, &a.s, 19);
@@ -357,6 +473,9 @@ int main(void) {
         cmocka_unit_test(draft_blocks_do_not_see_each_other),
         cmocka_unit_test(cycles_write_what_single_steps_write),
         cmocka_unit_test(perfect_proposals_are_all_accepted),
+        cmocka_unit_test(given_proposals_are_verified_without_drafts),
+        cmocka_unit_test(a_given_proposal_is_kept_as_often_as_it_is_likely),
+        cmocka_unit_test(a_broken_row_that_is_reached_fails),
         cmocka_unit_test(all_masked_rows_propose_nothing),
         cmocka_unit_test(a_poisoned_sequence_fails_alone),
     };

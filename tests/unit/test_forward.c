@@ -88,12 +88,19 @@ static void fast_tables_match_ref_in_msar_models(void **state) {
     }
 }
 
-/* bf16 KV rounds values that differ in their last bit to neighbours 2^-8 apart now and then. */
-static void fast_tables_match_ref_with_bf16_kv(void **state) {
+/* Values that differ in their last bit are rounded to neighbours now and then: 2^-8 apart in bf16,
+ * a 127th of their vector's largest in 8 bits. */
+static void fast_tables_match_ref_with_rounded_kv(void **state) {
     (void)state;
-    struct tiny_options o = tiny_defaults();
-    o.kv = DTYPE_BF16;
-    compare_over(&o, 150, 150, 5e-2, "bf16 kv");
+    const enum dtype kinds[] = {DTYPE_BF16, DTYPE_Q8_0};
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        struct tiny_options o = tiny_defaults();
+        o.kv = kinds[i];
+        compare_over(&o, 150, 150, 5e-2, dtype_name(o.kv));
+        o.orthros = true;
+        o.window = 20;
+        compare_over(&o, 150, 75, 5e-2, dtype_name(o.kv));
+    }
 }
 
 /* |a - b| / |b| over all numbers. */
@@ -141,6 +148,31 @@ static void int8_activations_stay_near_float_ones(void **state) {
     }
     for (uint32_t i = 0; i < n_tables; i++)
         free(plain[i]), free(int8[i]);
+}
+
+/* Logits of 150 positions with KV in 8 bits beside those with KV in float32: each number of K and V
+ * is off by up to a 254th of the largest of its vector. */
+static void int8_kv_stays_near_float_kv(void **state) {
+    (void)state;
+    size_t n = (size_t)150 * 320;
+    float *exact = logits_of(150), *int8 = logits_of(150);
+    for (uint32_t i = 0; i < n_tables; i++)
+        for (int orthros = 0; orthros < 2; orthros++) {
+            struct tiny_options o = tiny_defaults();
+            o.orthros = orthros;
+            o.window = 30;
+            struct tiny_sequence s = tiny_sequence(0, 150, 7, 0, 1);
+            for (int k = 0; k < 2; k++) {
+                o.kv = k ? DTYPE_Q8_0 : DTYPE_F32;
+                struct tiny t = tiny_open(tables[i], &o);
+                tiny_prefill(&t, &s, 75, k ? int8 : exact);
+                tiny_close(&t);
+            }
+            double d = distance(int8, exact, n);
+            if (!(d > 0 && d < 0.01)) fail_msg("%s: %.3g", tables[i]->name, d);
+        }
+    free(exact);
+    free(int8);
 }
 
 /* ---- row invariance --------------------------------------------------------------------------- */
@@ -201,13 +233,15 @@ static void rows_do_not_depend_on_company(const struct tiny_options *options) {
     free(other);
 }
 
+static const enum dtype kv_types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_Q8_0};
+
 static void standard_rows_do_not_depend_on_company(void **state) {
     (void)state;
     for (enum dtype w = 0; w < DTYPE_COUNT; w++) {
         struct tiny_options o = tiny_defaults();
         o.weights = w;
         o.biases = w % 2;
-        o.kv = w % 2 ? DTYPE_BF16 : DTYPE_F32;
+        o.kv = kv_types[w % 3];
         rows_do_not_depend_on_company(&o);
     }
 }
@@ -220,19 +254,19 @@ static void int8_rows_do_not_depend_on_company(void **state) {
         o.weights = w;
         o.orthros = w == DTYPE_Q4_0;
         o.window = 20;
-        o.kv = DTYPE_BF16;
+        o.kv = w == DTYPE_Q4_0 ? DTYPE_Q8_0 : DTYPE_BF16;
         rows_do_not_depend_on_company(&o);
     }
 }
 
 static void orthros_rows_do_not_depend_on_company(void **state) {
     (void)state;
-    for (int kv = 0; kv < 2; kv++) {
+    for (size_t kv = 0; kv < ARRAY_LEN(kv_types); kv++) {
         struct tiny_options o = tiny_defaults();
         o.orthros = true;
         o.window = 20;
         o.weights = DTYPE_Q4_1;
-        o.kv = kv ? DTYPE_BF16 : DTYPE_F32;
+        o.kv = kv_types[kv];
         rows_do_not_depend_on_company(&o);
     }
 }
@@ -275,9 +309,10 @@ static void wide_identity_orthros_equals_the_standard_model(void **state) {
 static void copied_pages_serve_a_second_sequence(void **state) {
     (void)state;
     float *whole = logits_of(60), *second = logits_of(60);
-    for (uint32_t i = 0; i < n_tables; i++) {
+    for (uint32_t i = 0; i < 2 * n_tables; i++) {
         struct tiny_options o = tiny_defaults();
-        struct tiny t = tiny_open(tables[i], &o);
+        o.kv = i < n_tables ? DTYPE_F32 : DTYPE_Q8_0;
+        struct tiny t = tiny_open(tables[i % n_tables], &o);
         struct tiny_sequence s = tiny_sequence(0, 60, 3, 0, 1), copy = s;
         tiny_prefill(&t, &s, 60, whole);
         copy.slot = 1;
@@ -288,7 +323,8 @@ static void copied_pages_serve_a_second_sequence(void **state) {
         tiny_forward(&t, &rest, 1);
         tiny_logits(&t, 0, 20, second);
         tiny_end(&t);
-        assert_same_bits(second, whole + (size_t)40 * 320, (size_t)20 * 320, tables[i]->name);
+        assert_same_bits(second, whole + (size_t)40 * 320, (size_t)20 * 320,
+                         tables[i % n_tables]->name);
         tiny_close(&t);
     }
     free(whole);
@@ -298,6 +334,7 @@ static void copied_pages_serve_a_second_sequence(void **state) {
 static void cleared_pages_hold_zeros(void **state) {
     (void)state;
     struct tiny_options o = tiny_defaults();
+    o.kv = DTYPE_Q8_0;
     struct tiny t = tiny_open(tables[0], &o);
     const uint32_t pages[] = {3, 9};
     t.k->pages_clear(t.dev, pages, 2);
@@ -373,7 +410,8 @@ int main(void) {
         cmocka_unit_test(fast_tables_match_ref_over_long_histories),
         cmocka_unit_test(fast_tables_match_ref_in_orthros_models),
         cmocka_unit_test(fast_tables_match_ref_in_msar_models),
-        cmocka_unit_test(fast_tables_match_ref_with_bf16_kv),
+        cmocka_unit_test(fast_tables_match_ref_with_rounded_kv),
+        cmocka_unit_test(int8_kv_stays_near_float_kv),
         cmocka_unit_test(int8_activations_stay_near_float_ones),
         cmocka_unit_test(standard_rows_do_not_depend_on_company),
         cmocka_unit_test(orthros_rows_do_not_depend_on_company),

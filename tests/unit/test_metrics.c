@@ -116,7 +116,7 @@ static void every_state_keeps_the_grammar(void **state) {
             metrics_http(metrics, NULL, 404);
             metrics_http(metrics, "/v1/completions", 777);
             metrics_rejected(metrics, &error);
-            metrics_finished(metrics, REASON_ABORT);
+            metrics_finished(metrics, REASON_ABORT, 0);
             metrics_first_token(metrics, 0.05);
             metrics_request(metrics, &(struct metrics_request){.queue = 1000, .whole = 0});
         }
@@ -137,6 +137,10 @@ static void counts_appear_where_they_belong(void **state) {
     gauges.pages_used = 32;
     gauges.pages_total = 128;
     gauges.prompt_tokens = 1ull << 40;
+    gauges.pages_cached = 64; /* free to whoever needs them: no part of the usage */
+    gauges.page_evictions = 9;
+    gauges.prefix_query_tokens = 500;
+    gauges.prefix_hit_tokens = 48;
     gauges.n_draft_positions = 2;
     gauges.accepted_position[1] = 5;
     histogram_observe(&gauges.step_seconds[FORWARD_VERIFY], 0.001, 1); /* on the bound: below it */
@@ -146,7 +150,8 @@ static void counts_appear_where_they_belong(void **state) {
     metrics_http(metrics, "/v1/completions", 499);
     metrics_http(metrics, METRICS_PATH, 200);
     metrics_http(metrics, NULL, 404);
-    metrics_finished(metrics, REASON_LENGTH);
+    metrics_finished(metrics, REASON_LENGTH, 33);
+    metrics_finished(metrics, REASON_ABORT, 7);
     struct api_error error;
     api_error_set(&error, API_INVALID_VALUE, NULL, "no 429 and no 503");
     metrics_rejected(metrics, &error);
@@ -166,6 +171,13 @@ static void counts_appear_where_they_belong(void **state) {
              "vllm:cache_config_info%s,block_size=\"16\",num_gpu_blocks=\"128\"}", name);
     assert_true(value_of(&page, series) == 1);
     assert_true(value_of(&page, "geryon_prompt_tokens_total") == 1099511627776.0);
+    assert_true(value_of(&page, "geryon_prompt_cached_tokens_total") == 40);
+    assert_true(value_of(&page, "geryon_kv_pages") == 128);
+    assert_true(value_of(&page, "geryon_kv_pages_used") == 32);
+    assert_true(value_of(&page, "geryon_kv_pages_cached") == 64);
+    assert_true(value_of(&page, "geryon_kv_page_evictions_total") == 9);
+    assert_true(value_of(&page, "geryon_prefix_cache_query_tokens_total") == 500);
+    assert_true(value_of(&page, "geryon_prefix_cache_hit_tokens_total") == 48);
     assert_true(has(&page, " 1099511627776\n")); /* no exponent, no rounding */
     assert_true(value_of(&page, "geryon_draft_accepted_position_total{position=\"1\"}") == 5);
     assert_true(value_of(&page, "geryon_step_seconds_bucket{kind=\"verify\",le=\"0.001\"}") == 1);

@@ -62,6 +62,11 @@ static void serve_has_the_documented_defaults(void **state) {
     assert_true(o.sse_keepalive == 15 && o.shutdown_timeout == 30 && o.watchdog == 30);
     assert_true(o.queue_timeout == 0 && o.request_timeout == 0);
     assert_int_equal(o.served_model_names.n, 0);
+    assert_int_equal(o.max_n, 16);
+    assert_int_equal(o.max_choices, 128);
+    assert_string_equal(o.scheduling, "fcfs");
+    assert_string_equal(o.sampling_defaults, "request");
+    assert_false(o.seeded_by_default);
     options_fini(&o);
 }
 
@@ -147,6 +152,22 @@ static void numbers_between_commas_keep_their_order(void **state) {
     options_fini(&o);
 }
 
+static void choices_and_their_order_have_flags_and_twins(void **state) {
+    (void)state;
+    struct options o;
+    struct err err = {0};
+    set_env("GERYON_SEEDED_BY_DEFAULT", "true");
+    set_env("GERYON_SAMPLING_DEFAULTS", "model");
+    set_env("GERYON_MAX_CHOICES", "7");
+    assert_int_equal(parse(&o, "serve --model m --max-n 1024 --scheduling priority", &err), OK);
+    assert_int_equal(o.max_n, 1024);
+    assert_int_equal(o.max_choices, 7);
+    assert_string_equal(o.scheduling, "priority");
+    assert_string_equal(o.sampling_defaults, "model");
+    assert_true(o.seeded_by_default);
+    options_fini(&o);
+}
+
 static void bad_values_are_refused_by_name_and_range(void **state) {
     (void)state;
     static const struct {
@@ -176,6 +197,13 @@ static void bad_values_are_refused_by_name_and_range(void **state) {
         {"bench --model m --batch 1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8", "--batch", "1 to 16"},
         {"bench --model m --prompt-tokens -1", "--prompt-tokens", "whole numbers from 1"},
         {"bench --model m --window -1", "--window", "from 0 to 16777216"},
+        {"serve --model m --max-n 0", "--max-n", "from 1 to 1024"},
+        {"serve --model m --max-n 1025", "--max-n", "from 1 to 1024"},
+        {"serve --model m --max-choices 0", "--max-choices", "from 1 to 4096"},
+        {"serve --model m --max-choices 4097", "--max-choices", "from 1 to 4096"},
+        {"serve --model m --scheduling lifo", "--scheduling", "fcfs|priority"},
+        {"serve --model m --sampling-defaults api", "--sampling-defaults", "request|model"},
+        {"serve --model m --seeded-by-default=7", "--seeded-by-default", "true or false"},
         {"serve --model m --port", "--port", "value missing"},
         {"serve --model m --strict-params=maybe", "--strict-params", "true or false"},
         {"serve --model", "--model", "value missing"},
@@ -277,6 +305,7 @@ int main(void) {
         cmocka_unit_test_setup(a_repeatable_flag_replaces_its_twin, reset),
         cmocka_unit_test_setup(flags_without_a_command_serve, reset),
         cmocka_unit_test_setup(numbers_between_commas_keep_their_order, reset),
+        cmocka_unit_test_setup(choices_and_their_order_have_flags_and_twins, reset),
         cmocka_unit_test_setup(bad_values_are_refused_by_name_and_range, reset),
         cmocka_unit_test_setup(a_bad_environment_value_names_the_variable, reset),
         cmocka_unit_test_setup(unknown_words_are_refused, reset),

@@ -263,6 +263,79 @@ static const struct timings timings = {.queue_ms = 0.25,
     "\"tokens_per_second\":31.98,\"cached_tokens\":16,\"prefill_passes\":1,\"draft_passes\":9,"  \
     "\"verify_passes\":10,\"mean_accepted_length\":3.2,\"preemptions\":2}}"
 
+static void each_choice_of_an_answer_has_its_own_ids(void **state) {
+    (void)state;
+    struct answer_head head = head_of(ROUTE_COMPLETION, "cmpl-1", "m");
+    head.return_token_ids = true;
+    static const int32_t ids[] = {7, 8, 9}, prompt[] = {1, 2};
+    struct answer_choice choices[3];
+    for (uint32_t i = 0; i < 3; i++)
+        choices[i] = (struct answer_choice){.index = i,
+                                            .text = "abc",
+                                            .text_len = i,
+                                            .token_ids = ids,
+                                            .n_token_ids = i,
+                                            .prompt_ids = prompt,
+                                            .n_prompt_ids = 2,
+                                            .finish_reason = i == 1 ? "stop" : "length",
+                                            .stop_id = i == 1 ? 9 : -1};
+    struct usage usage = {.prompt_tokens = 2, .completion_tokens = 4, .cached_tokens = 1};
+    struct buf buf = {0};
+    proto_answer(&buf, &head, choices, 3, &usage, NULL);
+#define LENGTH ",\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null,\"token_ids\":"
+    assert_written(&buf,
+                   "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1764000000,"
+                   "\"model\":\"m\"," FP ",\"choices\":[{\"index\":0,\"text\":\"\"" LENGTH
+                   "[],\"prompt_token_ids\":[1,2]},{\"index\":1,\"text\":\"a\",\"logprobs\":null,"
+                   "\"finish_reason\":\"stop\",\"stop_reason\":9,\"token_ids\":[7],"
+                   "\"prompt_token_ids\":[1,2]},{\"index\":2,\"text\":\"ab\"" LENGTH
+                   "[7,8],\"prompt_token_ids\":[1,2]}],\"usage\":{\"prompt_tokens\":2,"
+                   "\"completion_tokens\":4,\"total_tokens\":6,\"prompt_tokens_details\":"
+                   "{\"cached_tokens\":1},\"completion_tokens_details\":{\"reasoning_tokens\":0,"
+                   "\"accepted_prediction_tokens\":0,\"rejected_prediction_tokens\":0}}}");
+#undef LENGTH
+}
+
+/* GET /props: what a client may ask for, and what it gets where it asks for nothing. */
+static void props_tell_defaults_and_limits(void **state) {
+    (void)state;
+    static const char *const names[] = {"m"};
+    struct props props = {.names = names,
+                          .n_names = 1,
+                          .path = "/m",
+                          .architecture = "llama",
+                          .fingerprint = "fp_1",
+                          .weight_dtype = "f32",
+                          .kv_dtype = "q8_0",
+                          .kernels = "ref",
+                          .max_n = 16,
+                          .max_choices = 128,
+                          .scheduling = "priority"};
+    sampling_defaults(&props.defaults);
+    props.defaults.repetition_penalty = 1.05;
+    props.defaults.temperature = 0.6;
+    struct buf buf = {0};
+    proto_props(&buf, &props);
+    struct arena *arena = arena_create(1 << 16);
+    struct value root;
+    struct api_error err;
+    assert_int_equal(proto_parse_json(buf.data, buf.len, arena, &root, &err), OK);
+    const struct value *defaults = value_get(&root, "defaults"),
+                       *limits = value_get(&root, "limits");
+    assert_int_equal(value_get(defaults, "n")->integer, 1);
+    assert_true(value_get(defaults, "repetition_penalty")->real == 1.05);
+    assert_true(value_get(defaults, "temperature")->real == 0.6);
+    assert_int_equal(value_get(defaults, "frequency_penalty")->integer, 0);
+    assert_int_equal(value_get(defaults, "presence_penalty")->integer, 0);
+    assert_int_equal(value_get(limits, "n")->integer, 16);
+    assert_int_equal(value_get(limits, "choices")->integer, 128);
+    assert_int_equal(value_get(limits, "logit_bias")->integer, LOGIT_BIAS_MAX);
+    assert_int_equal(value_get(limits, "cache_salt_bytes")->integer, CACHE_SALT_BYTES_MAX);
+    assert_string_equal(value_get(&root, "scheduling")->text, "priority");
+    arena_destroy(arena);
+    buf_free(&buf);
+}
+
 static void timings_come_last(void **state) {
     (void)state;
     struct answer_head head = head_of(ROUTE_COMPLETION, "cmpl-1", "m");
@@ -400,6 +473,8 @@ int main(void) {
         cmocka_unit_test(stop_reason_is_the_string_or_token_that_matched),
         cmocka_unit_test(token_ids_stand_on_the_choice_when_asked_for),
         cmocka_unit_test(several_choices_keep_their_index),
+        cmocka_unit_test(each_choice_of_an_answer_has_its_own_ids),
+        cmocka_unit_test(props_tell_defaults_and_limits),
         cmocka_unit_test(timings_come_last),
         cmocka_unit_test(measures_that_are_no_numbers_are_written_as_zero),
         cmocka_unit_test(any_text_survives_a_chunk),

@@ -35,6 +35,18 @@ static double get_min_tokens(const struct api_request *r) {
 static double get_max_tokens(const struct api_request *r) {
     return (double)r->max_tokens;
 }
+static double get_n(const struct api_request *r) {
+    return r->n;
+}
+static double get_frequency(const struct api_request *r) {
+    return r->sampling.frequency_penalty;
+}
+static double get_presence(const struct api_request *r) {
+    return r->sampling.presence_penalty;
+}
+static double get_repetition(const struct api_request *r) {
+    return r->sampling.repetition_penalty;
+}
 static double get_stream(const struct api_request *r) {
     return r->stream;
 }
@@ -88,6 +100,34 @@ static const struct number_case numbers[] = {
      0,
      {{"-1", 0}, {"0", 0}, {"1", 1}, {"1000", VOCAB}, {"40.0", 40}},
      {"-2", "1001", "9223372036854775807", "1e30", "-1e30"},
+     true},
+    {"frequency_penalty",
+     {true, true},
+     get_frequency,
+     0,
+     {{"-2", -2}, {"2", 2}, {"2.0", 2}, {"0.6", 0.6}, {"-0.0", 0}},
+     {"-2.0001", "2.0001", "-3", "1e300", "9223372036854775807"},
+     false},
+    {"presence_penalty",
+     {true, true},
+     get_presence,
+     0,
+     {{"-2", -2}, {"2", 2}, {"1e-300", 1e-300}, {"0", 0}},
+     {"-2.0001", "2.0001", "3", "-1e300"},
+     false},
+    {"repetition_penalty", /* S5-04 */
+     {true, true},
+     get_repetition,
+     1,
+     {{"1.0", 1}, {"10", 10}, {"0.5", 0.5}, {"1e-30", 1e-30}},
+     {"0", "-1", "1e-320", "10.0001", "1e300"},
+     false},
+    {"n",
+     {true, true},
+     get_n,
+     1,
+     {{"1", 1}, {"16", 16}, {"2.0", 2}},
+     {"0", "-1", "17", "4294967297", "1e30"},
      true},
     {"min_tokens",
      {true, true},
@@ -216,7 +256,7 @@ static void seed_is_any_signed_64_bit_integer(void **state) {
 static void S5_01_not_a_number_is_refused(void **state) {
     (void)state;
     static const char *const names[] = {"temperature", "top_p", "frequency_penalty",
-                                        "presence_penalty"};
+                                        "presence_penalty", "repetition_penalty"};
     static const char *const raw[] = {"NaN", "Infinity", "-Infinity", "1e999"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         for (size_t j = 0; j < ARRAY_LEN(raw); j++) {
@@ -287,24 +327,6 @@ static void S5_07_very_large_max_tokens_has_one_rule(void **state) {
 }
 
 /* ---- lists -------------------------------------------------------------------------------------- */
-
-/* [ item, item, ... ] of n; free it. */
-static char *list_of(const char *item, size_t n) {
-    char *text = malloc(n * (strlen(item) + 1) + 3), *at = text;
-    *at++ = '[';
-    for (size_t i = 0; i < n; i++)
-        at += sprintf(at, "%s%s", i ? "," : "", item);
-    strcpy(at, "]");
-    return text;
-}
-
-static char *string_of(size_t n) {
-    char *text = malloc(n + 3);
-    text[0] = '"';
-    memset(text + 1, 's', n);
-    strcpy(text + 1 + n, "\"");
-    return text;
-}
 
 static void stop_is_up_to_16_strings_of_up_to_256_bytes(void **state) {
     (void)state;
@@ -378,100 +400,6 @@ static void S3_08_stop_token_ids_stay_in_the_vocabulary(void **state) {
     }
     free(most);
     free(more);
-}
-
-/* ---- prompts ------------------------------------------------------------------------------------ */
-
-static void S4_08_prompt_arrays(void **state) {
-    (void)state;
-    struct api_request r = accepted(ROUTE_COMPLETION, "{\"prompt\":[\"a\",\"b\\u0000\",\"c\"]}");
-    assert_int_equal(r.n_prompts, 3);
-    assert_string_equal(r.prompts[0].text, "a");
-    assert_int_equal(r.prompts[1].text_len, 2);
-    assert_string_equal(r.prompts[2].text, "c");
-    api_request_free(&r);
-    r = accepted(ROUTE_COMPLETION, "{\"prompt\":[[1,2],[3]]}");
-    assert_int_equal(r.n_prompts, 2);
-    assert_null(r.prompts[0].text);
-    assert_int_equal(r.prompts[0].n_ids, 2);
-    assert_int_equal(r.prompts[0].ids[1], 2);
-    assert_int_equal(r.prompts[1].n_ids, 1);
-    assert_int_equal(r.prompts[1].ids[0], 3);
-    api_request_free(&r);
-    r = accepted(ROUTE_COMPLETION, "{\"prompt\":[1,2.0,999]}");
-    assert_int_equal(r.n_prompts, 1);
-    assert_int_equal(r.prompts[0].n_ids, 3);
-    assert_int_equal(r.prompts[0].ids[1], 2);
-    assert_int_equal(r.prompts[0].ids[2], 999);
-    api_request_free(&r);
-    refused(ROUTE_COMPLETION, "{\"prompt\":[]}", "invalid_value", "prompt");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[[]]}", "invalid_value", "prompt[0]");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[[1],[]]}", "invalid_value", "prompt[1]");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[\"SECRET\",5]}", "invalid_type", "prompt[1]");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[5,\"SECRET\"]}", "invalid_type", "prompt");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[[1],\"SECRET\"]}", "invalid_type", "prompt[1]");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[[1],2]}", "invalid_type", "prompt[1]");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[[1],[\"SECRET\"]]}", "invalid_type", "prompt[1]");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[[[1]]]}", "invalid_type", "prompt[0]");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[null]}", "invalid_type", "prompt");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[{}]}", "invalid_type", "prompt");
-    refused(ROUTE_COMPLETION, "{\"prompt\":{}}", "invalid_type", "prompt");
-    refused(ROUTE_COMPLETION, "{\"prompt\":7}", "invalid_type", "prompt");
-    refused(ROUTE_COMPLETION, "{\"prompt\":true}", "invalid_type", "prompt");
-    refused(ROUTE_COMPLETION, "{\"prompt\":null}", "missing_required_parameter", "prompt");
-    refused(ROUTE_COMPLETION, "{}", "missing_required_parameter", "prompt");
-}
-
-static void prompts_end_at_the_limit(void **state) {
-    (void)state;
-    char *list = list_of("\"p\"", 128), *more = list_of("[1]", 129), body[2048];
-    snprintf(body, sizeof body, "{\"prompt\":%s}", list);
-    struct api_request r = accepted(ROUTE_COMPLETION, body);
-    assert_int_equal(r.n_prompts, 128);
-    api_request_free(&r);
-    snprintf(body, sizeof body, "{\"prompt\":%s}", more);
-    refused(ROUTE_COMPLETION, body, "invalid_value", "prompt");
-    free(list);
-    free(more);
-    /* Ids of one prompt are not prompts. */
-    list = list_of("1", 500);
-    snprintf(body, sizeof body, "{\"prompt\":%s}", list);
-    r = accepted(ROUTE_COMPLETION, body);
-    assert_int_equal(r.n_prompts, 1);
-    assert_int_equal(r.prompts[0].n_ids, 500);
-    api_request_free(&r);
-    free(list);
-}
-
-static void S4_09_token_ids_out_of_range(void **state) {
-    (void)state;
-    refused(ROUTE_COMPLETION, "{\"prompt\":[1,-1]}", "invalid_value", "prompt");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[1,1000]}", "invalid_value", "prompt");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[1,4294967295]}", "invalid_value", "prompt");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[1,9007199254740993]}", "invalid_value", "prompt");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[1,1e300]}", "invalid_value", "prompt");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[1,2.5]}", "invalid_type", "prompt");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[true]}", "invalid_type", "prompt");
-    refused(ROUTE_COMPLETION, "{\"prompt\":[[1],[1000]]}", "invalid_value", "prompt[1]");
-}
-
-static void S6_01_empty_prompt_needs_a_start_token(void **state) {
-    (void)state;
-    static const char *const bodies[] = {"{\"prompt\":\"\"}", "{\"prompt\":[\"\"]}"};
-    static const char *const params[] = {"prompt", "prompt[0]"};
-    struct proto_limits with = limits_default(), without = limits_default();
-    without.tokenizer_adds_bos = false;
-    for (int i = 0; i < 2; i++) {
-        struct api_request r = accepted_with(ROUTE_COMPLETION, bodies[i], &with);
-        assert_int_equal(r.n_prompts, 1);
-        assert_non_null(r.prompts[0].text);
-        assert_int_equal(r.prompts[0].text_len, 0);
-        api_request_free(&r);
-        refused_with(ROUTE_COMPLETION, bodies[i], &without, "invalid_value", params[i]);
-    }
-    refused(ROUTE_COMPLETION, "{\"prompt\":\"\",\"add_special_tokens\":false}", "invalid_value",
-            "prompt");
-    refused(ROUTE_CHAT, "{\"messages\":[]}", "invalid_value", "messages");
 }
 
 /* ---- model, stream options, fields to come ------------------------------------------------------ */
@@ -564,16 +492,6 @@ static void fields_to_come_are_accepted_at_their_default_only(void **state) {
         bool routes[2];
         const char *defaults[3], *others[4], *wrong[4];
     } fields[] = {
-        {"n", {1, 1}, {"1", "1.0"}, {"2", "0", "-1"}, {"1.5", "\"1\"", "true"}},
-        {"best_of", {1, 0}, {"1"}, {"2"}, {"true", "\"1\""}},
-        {"frequency_penalty", {1, 1}, {"0", "0.0", "-0.0"}, {"0.5", "-2"}, {"\"0\"", "false"}},
-        {"presence_penalty", {1, 1}, {"0", "0.0"}, {"1e-300", "2"}, {"\"0\"", "false"}},
-        {"repetition_penalty",
-         {1, 1},
-         {"1", "1.0"},
-         {"1.1", "0", "-1", "1e-320"},
-         {"\"1\"", "true"}},
-        {"logit_bias", {1, 1}, {"{}"}, {"{\"3\":-100}", "{\"3\":null}"}, {"[]", "1"}},
         {"logprobs", {1, 0}, {"null"}, {"0", "5"}, {"true", "false", "\"1\""}},
         {"logprobs", {0, 1}, {"false"}, {"true"}, {"0", "1", "\"true\""}},
         {"top_logprobs", {0, 1}, {"0", "0.0"}, {"3"}, {"true", "\"0\""}},
@@ -591,8 +509,6 @@ static void fields_to_come_are_accepted_at_their_default_only(void **state) {
         {"prediction", {0, 1}, {"null"}, {"{\"type\":\"content\",\"content\":\"SECRET\"}"}, {"[]"}},
         {"continue_final_message", {0, 1}, {"false"}, {"true"}, {"0"}},
         {"return_progress", {1, 1}, {"false"}, {"true"}, {"0"}},
-        {"cache_salt", {1, 1}, {"\"\""}, {"\"s\""}, {"0", "[]"}},
-        {"priority", {1, 1}, {"0", "0.0"}, {"1", "-1"}, {"\"0\"", "false", "0.5"}},
         {"modalities", {0, 1}, {"[\"text\"]"}, {"[\"text\",\"audio\"]", "[]"}, {"\"text\""}},
         {"audio", {0, 1}, {"null"}, {"{}", "\"x\""}, {NULL}},
         {"functions", {0, 1}, {"null"}, {"[]"}, {NULL}},
@@ -622,7 +538,7 @@ static void long_values_are_not_taken_for_a_default(void **state) {
     (void)state;
     char *list = list_of("\"text\"", 5000), *text = string_of(5000);
     refused_field(ROUTE_CHAT, "modalities", list, "unsupported_parameter");
-    refused_field(ROUTE_CHAT, "cache_salt", text, "unsupported_parameter");
+    refused_field(ROUTE_CHAT, "tool_choice", text, "unsupported_parameter");
     free(list);
     free(text);
 }
@@ -787,7 +703,8 @@ static void bodies_cut_at_every_byte_are_refused(void **state) {
          "\"stream_options\":{\"include_usage\":true},\"temperature\":0.5,\"top_p\":0.9,\"top_k\":"
          "40,"
          "\"min_p\":0.05,\"seed\":-7,\"stop\":[\"\\n\\n\",\"END\"],\"stop_token_ids\":[1,2],"
-         "\"max_tokens\":64,\"min_tokens\":1,\"ignore_eos\":true,\"logit_bias\":{},\"user\":"
+         "\"max_tokens\":64,\"min_tokens\":1,\"ignore_eos\":true,\"logit_bias\":{\"7\":-1.5,\"08\":"
+         "2},\"n\":2,\"cache_salt\":\"s\",\"user\":"
          "\"u\"}"},
         {ROUTE_COMPLETION, "{\"prompt\":[[1,2,3],[4]],\"max_tokens\":1.6e1}"},
         {ROUTE_CHAT,
@@ -822,7 +739,8 @@ static void bodies_with_a_changed_byte_do_no_harm(void **state) {
     const char body[] =
         "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\","
         "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[1]}\"}}]}],"
-        "\"stop\":[\"a\"],\"stop_token_ids\":[1],\"seed\":1,\"top_k\":1,\"prompt\":[[1],[2]]}";
+        "\"stop\":[\"a\"],\"stop_token_ids\":[1],\"seed\":1,\"top_k\":1,\"logit_bias\":{\"5\":-1},"
+        "\"n\":2,\"prompt\":[[1],[2]]}";
     for (int round = 0; round < 4000; round++) {
         char copy[sizeof body];
         memcpy(copy, body, sizeof body);
@@ -847,10 +765,6 @@ int main(void) {
         cmocka_unit_test(stop_is_up_to_16_strings_of_up_to_256_bytes),
         cmocka_unit_test(S3_07_empty_stop_string_is_refused),
         cmocka_unit_test(S3_08_stop_token_ids_stay_in_the_vocabulary),
-        cmocka_unit_test(S4_08_prompt_arrays),
-        cmocka_unit_test(prompts_end_at_the_limit),
-        cmocka_unit_test(S4_09_token_ids_out_of_range),
-        cmocka_unit_test(S6_01_empty_prompt_needs_a_start_token),
         cmocka_unit_test(model_is_a_served_name),
         cmocka_unit_test(offending_values_are_cut_at_200_bytes),
         cmocka_unit_test(stream_options_only_with_stream),

@@ -1,49 +1,10 @@
 /* The sampler: its random numbers against published vectors, every rule against a slow reading of
  * the same words, and the laws of draws and verified drafts by chi-square with fixed seeds. */
-#include <float.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "kernels/kernels.h"
-#include "tests/harness.h"
-
-enum { VOCAB_MAX = 4096 };
-
-static float probs_buf[VOCAB_MAX], draft_buf[VOCAB_MAX];
-static uint32_t ids_buf[VOCAB_MAX];
-
-static struct sample_scratch *scratch_for(uint32_t vocab) {
-    static struct sample_scratch scratch = {.probs = probs_buf, .draft = draft_buf, .ids = ids_buf};
-    scratch.vocab = vocab;
-    return &scratch;
-}
-
-static struct rules plain_rules(float temperature) {
-    return (struct rules){.temperature = temperature, .top_p = 1};
-}
+#include "tests/unit/sampling.h"
 
 static int32_t draw(struct rules rules, uint64_t seed, const float *logits, uint32_t vocab) {
     rules.seed = seed;
-    return sample_token(&rules, logits, 0, DRAW_GUMBEL, scratch_for(vocab));
-}
-
-/* Fail unless the counts fit the law at p > 0.001 (Wilson and Hilferty's approximation). Cells of
- * probability 0 must be empty. */
-static void assert_law(const uint32_t *counts, const double *law, size_t n, const char *what) {
-    double total = 0, chi2 = 0, df = -1;
-    for (size_t i = 0; i < n; i++)
-        total += counts[i];
-    for (size_t i = 0; i < n; i++) {
-        if (law[i] == 0 && counts[i] > 0) fail_msg("%s: cell %zu has probability 0", what, i);
-        if (law[i] == 0) continue;
-        double expected = total * law[i], diff = counts[i] - expected;
-        chi2 += diff * diff / expected;
-        df++;
-    }
-    double k = 2 / (9 * df), border = df * pow(1 - k + 3.0902 * sqrt(k), 3);
-    if (df > 0 && chi2 > border)
-        fail_msg("%s: chi-square %.1f of %.0f degrees, at most %.1f", what, chi2, df, border);
+    return sample_token(&rules, logits, AT(0), DRAW_GUMBEL, scratch_for(vocab));
 }
 
 /* ---- random numbers ---------------------------------------------------------------------------- */
@@ -195,95 +156,23 @@ static void end_ids_are_masked_before_min_tokens(void **state) {
     rules.end_ids[2] = 900; /* none of this vocabulary */
     for (uint32_t pos = 0; pos < 5; pos++) {
         rules.temperature = 0;
-        int32_t token = sample_token(&rules, z, pos, DRAW_GUMBEL, scratch_for(4));
+        int32_t token = sample_token(&rules, z, AT(pos), DRAW_GUMBEL, scratch_for(4));
         assert_int_equal(token, pos < 3 ? 0 : 1);
         rules.temperature = 1;
         for (rules.seed = 0; rules.seed < 50; rules.seed++) {
-            token = sample_token(&rules, z, pos, DRAW_GUMBEL, scratch_for(4));
+            token = sample_token(&rules, z, AT(pos), DRAW_GUMBEL, scratch_for(4));
             if (pos < 3) assert_true(token == 0 || token == 3);
         }
     }
     float only_ends[] = {-INFINITY, 2, 3, -INFINITY};
     rules.temperature = 1;
-    assert_int_equal(sample_token(&rules, only_ends, 2, DRAW_GUMBEL, scratch_for(4)), -1);
+    assert_int_equal(sample_token(&rules, only_ends, AT(2), DRAW_GUMBEL, scratch_for(4)), -1);
     rules.temperature = 0;
-    assert_int_equal(sample_token(&rules, only_ends, 2, DRAW_GUMBEL, scratch_for(4)), -1);
-    assert_int_equal(sample_token(&rules, only_ends, 3, DRAW_GUMBEL, scratch_for(4)), 2);
+    assert_int_equal(sample_token(&rules, only_ends, AT(2), DRAW_GUMBEL, scratch_for(4)), -1);
+    assert_int_equal(sample_token(&rules, only_ends, AT(3), DRAW_GUMBEL, scratch_for(4)), 2);
 }
 
 /* ---- rules together, against a slow reading ----------------------------------------------------- */
-
-struct place {
-    double score; /* (z - max) / T */
-    uint32_t id;
-};
-
-static int falling(const void *a, const void *b) {
-    const struct place *x = a, *y = b;
-    if (x->score != y->score) return x->score < y->score ? 1 : -1;
-    return x->id < y->id ? -1 : 1;
-}
-
-/* Sort everything, then cut. False when a border is too near to call. */
-static bool slow_rules(const struct rules *rules, const float *z, uint32_t vocab,
-                       struct place *places, uint32_t *n_kept) {
-    double max = -INFINITY;
-    for (uint32_t i = 0; i < vocab; i++)
-        max = z[i] > max ? z[i] : max;
-    for (uint32_t i = 0; i < vocab; i++) /* the float steps of the rules: ties must stay ties */
-        places[i] = (struct place){(double)((z[i] - (float)max) / rules->temperature), i};
-    qsort(places, vocab, sizeof *places, falling);
-    uint32_t n = vocab;
-    while (n > 0 && places[n - 1].score == -INFINITY)
-        n--;
-    if (rules->min_p > 0)
-        for (uint32_t i = n; i-- > 0;) {
-            double ratio = exp(places[i].score);
-            if (fabs(ratio - (double)rules->min_p) < 1e-5 * ratio) return false;
-            if (ratio < (double)rules->min_p) n = i;
-        }
-    if (rules->top_k > 0 && rules->top_k < n) n = rules->top_k;
-    if (rules->top_p < 1) {
-        double total = 0, sum = 0;
-        uint32_t i = 0;
-        for (uint32_t j = 0; j < n; j++)
-            total += exp(places[j].score);
-        do {
-            sum += exp(places[i++].score);
-            if (fabs(sum / total - (double)rules->top_p) < 1e-5) return false;
-        } while (i < n && sum / total < (double)rules->top_p);
-        n = i;
-    }
-    *n_kept = n;
-    return true;
-}
-
-/* argmax(score + g); false when the two best are too near to call. */
-static bool slow_draw(const struct rules *rules, const struct place *places, uint32_t n,
-                      uint32_t out_pos, uint32_t purpose, int32_t *token) {
-    double best = -INFINITY, second = -INFINITY;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t counter[4] = {out_pos, rules->choice, purpose, places[i].id / 4}, words[4];
-        philox4x32(counter, rules->seed, words);
-        double total = places[i].score + (double)gumbel_noise(words[places[i].id % 4]);
-        if (total > best)
-            second = best, best = total, *token = (int32_t)places[i].id;
-        else if (total > second)
-            second = total;
-    }
-    return best - second > 1e-4;
-}
-
-static void random_rules(struct rng *rng, struct rules *rules, uint32_t vocab) {
-    static const float temperatures[] = {0.01f, 0.5f, 0.8f, 1, 2};
-    *rules = plain_rules(temperatures[rng_below(rng, 5)]);
-    if (rng_below(rng, 2)) rules->top_k = 1 + rng_below(rng, vocab + 3);
-    if (rng_below(rng, 2)) rules->top_p = (float)rng_unit(rng);
-    if (rng_below(rng, 3) == 0) rules->min_p = (float)(rng_unit(rng) * rng_unit(rng));
-    rules->seeded = rng_below(rng, 2);
-    rules->seed = rng_u64(rng);
-    rules->choice = rng_below(rng, 3);
-}
 
 static void random_rules_draw_what_a_slow_reading_draws(void **state) {
     (void)state;
@@ -309,7 +198,7 @@ static void random_rules_draw_what_a_slow_reading_draws(void **state) {
         if (!slow_rules(&rules, z, vocab, places, &n)) continue;
         if (!slow_draw(&rules, places, n, out_pos, noise, &want)) continue;
         n_called++;
-        int32_t got = sample_token(&rules, z, out_pos, purpose, scratch_for(vocab));
+        int32_t got = sample_token(&rules, z, AT(out_pos), purpose, scratch_for(vocab));
         if (got != want)
             fail_msg("round %d: token %d, want %d (vocab %u, T %g, k %u, p %g, min_p %g)", round,
                      got, want, vocab, (double)rules.temperature, rules.top_k, (double)rules.top_p,
@@ -347,7 +236,8 @@ static void draws_differ_by_position_choice_and_seed(void **state) {
                 struct rules rules = plain_rules(1);
                 uint32_t v = 2 * i + j;
                 rules.seed = what == 0 ? v : 7, rules.choice = what == 1 ? v : 0;
-                pair[j] = sample_token(&rules, z, what == 2 ? v : 3, DRAW_GUMBEL, scratch_for(4));
+                pair[j] =
+                    sample_token(&rules, z, AT(what == 2 ? v : 3), DRAW_GUMBEL, scratch_for(4));
             }
             counts[4 * pair[0] + pair[1]]++;
         }
@@ -367,8 +257,8 @@ static void s5_11_seeds_alone_tell_texts_apart(void **state) {
     for (uint32_t i = 0; i < N_TEXTS; i++) {
         rules.seed = i;
         for (uint32_t pos = 0; pos < TEXT; pos++) {
-            texts[i][pos] = sample_token(&rules, z, pos, DRAW_GUMBEL, scratch_for(16));
-            again[pos] = sample_token(&rules, z, pos, DRAW_GUMBEL, scratch_for(16));
+            texts[i][pos] = sample_token(&rules, z, AT(pos), DRAW_GUMBEL, scratch_for(16));
+            again[pos] = sample_token(&rules, z, AT(pos), DRAW_GUMBEL, scratch_for(16));
         }
         assert_memory_equal(texts[i], again, sizeof again);
         for (uint32_t j = 0; j < i; j++)
@@ -392,18 +282,18 @@ static void s9_08_nothing_counts_after_the_first_miss(void **state) {
         struct rules rules = plain_rules(mode == 0 ? 0 : 1);
         rules.seeded = mode == 1;
         struct outcome out;
-        sample_accept(&rules, draft, DRAFTS, z, NULL, 0, scratch_for(VOCAB), &out);
+        sample_accept(&rules, draft, DRAFTS, z, NULL, AT(0), scratch_for(VOCAB), &out);
         assert_int_equal(out.n_proposed, 5);
         assert_int_equal(out.n_accepted, 1);
         assert_int_equal(out.n_tokens, 2);
         assert_memory_equal(out.tokens, target, 2 * sizeof *target);
         assert_memory_equal(out.proposed, draft, sizeof draft);
         assert_false(out.exhausted);
-        sample_accept(&rules, target, DRAFTS, z, NULL, 0, scratch_for(VOCAB), &out);
+        sample_accept(&rules, target, DRAFTS, z, NULL, AT(0), scratch_for(VOCAB), &out);
         assert_int_equal(out.n_accepted, 5);
         assert_int_equal(out.n_tokens, 6);
         assert_memory_equal(out.tokens, target, sizeof target);
-        sample_accept(&rules, NULL, 0, z, NULL, 0, scratch_for(VOCAB), &out);
+        sample_accept(&rules, NULL, 0, z, NULL, AT(0), scratch_for(VOCAB), &out);
         assert_int_equal(out.n_proposed, 0);
         assert_int_equal(out.n_tokens, 1);
     }
@@ -417,7 +307,7 @@ static void a_masked_row_exhausts_the_text(void **state) {
         struct rules rules = plain_rules(mode == 0 ? 0 : 1);
         rules.seeded = mode == 1;
         struct outcome out;
-        sample_accept(&rules, draft, 2, z[0], NULL, 0, scratch_for(4), &out);
+        sample_accept(&rules, draft, 2, z[0], NULL, AT(0), scratch_for(4), &out);
         assert_true(out.exhausted);
         assert_int_equal(out.n_accepted, 1);
         assert_int_equal(out.n_tokens, 1);
@@ -445,9 +335,9 @@ static void s9_07_acceptance_keeps_the_law(void **state) {
             struct rules rules = plain_rules(half ? 0.5f : 1);
             rules.seed = seed * 0x9E3779B97F4A7C15u;
             struct sample_scratch *scratch = scratch_for(3);
-            int32_t draft = sample_token(&rules, proposals, 0, DRAW_DRAFT, scratch);
+            int32_t draft = sample_token(&rules, proposals, AT(0), DRAW_DRAFT, scratch);
             struct outcome out;
-            sample_accept(&rules, &draft, 1, target, proposals, 0, scratch, &out);
+            sample_accept(&rules, &draft, 1, target, proposals, AT(0), scratch, &out);
             counts[out.tokens[0]]++;
             n_accepted += out.n_accepted;
             if (!out.n_accepted) refused[out.tokens[0]]++;
@@ -473,7 +363,7 @@ static void a_proposal_that_cannot_have_been_drawn_is_refused(void **state) {
             struct rules rules = plain_rules(1);
             rules.seed = seed;
             struct outcome out;
-            sample_accept(&rules, &draft, 1, target, draft < 0 ? none : NULL, 0, scratch_for(3),
+            sample_accept(&rules, &draft, 1, target, draft < 0 ? none : NULL, AT(0), scratch_for(3),
                           &out);
             assert_int_equal(out.n_tokens, 1);
             counts[out.tokens[0]]++;
@@ -486,7 +376,7 @@ static void a_proposal_that_cannot_have_been_drawn_is_refused(void **state) {
         rules.seed = seed, rules.min_tokens = 1, rules.n_end_ids = 1;
         int32_t end = 0;
         struct outcome out;
-        sample_accept(&rules, &end, 1, target, NULL, 0, scratch_for(3), &out);
+        sample_accept(&rules, &end, 1, target, NULL, AT(0), scratch_for(3), &out);
         assert_int_equal(out.n_accepted, 0);
         assert_true(out.tokens[0] == 1 || out.tokens[0] == 2);
     }
@@ -505,7 +395,7 @@ static void a_proposal_without_a_distribution_keeps_the_law(void **state) {
             struct rules rules = plain_rules(1);
             rules.seed = seed;
             struct outcome out;
-            sample_accept(&rules, &draft, 1, target, NULL, 0, scratch_for(3), &out);
+            sample_accept(&rules, &draft, 1, target, NULL, AT(0), scratch_for(3), &out);
             counts[out.tokens[0]]++;
             n_accepted += out.n_accepted;
         }
@@ -541,14 +431,14 @@ static uint32_t toy_text(const struct rules *rules, uint32_t block, int32_t *tex
         for (uint32_t i = 0; i + 1 < block; i++) {
             float *row = q + i * TOY_VOCAB;
             toy_logits(last, true, row);
-            last = sample_token(&greedy, row, 0, DRAW_GUMBEL, scratch);
-            draft[i] = sample_token(rules, row, n + i, DRAW_DRAFT, scratch);
+            last = sample_token(&greedy, row, AT(0), DRAW_GUMBEL, scratch);
+            draft[i] = sample_token(rules, row, AT(n + i), DRAW_DRAFT, scratch);
         }
         toy_logits(n ? text[n - 1] : -1, false, p);
         for (uint32_t i = 0; i + 1 < block; i++)
             toy_logits(draft[i], false, p + (i + 1) * TOY_VOCAB);
         struct outcome out;
-        sample_accept(rules, draft, block - 1, p, q, n, scratch, &out);
+        sample_accept(rules, draft, block - 1, p, q, AT(n), scratch, &out);
         for (uint32_t i = 0; i < out.n_tokens && n < TOY_TEXT; i++)
             text[n++] = out.tokens[i];
         kept += out.n_accepted;
@@ -569,7 +459,7 @@ static struct rules toy_rules(int kind) {
 static void toy_law(const struct rules *rules, int32_t last, double *law) {
     float z[TOY_VOCAB];
     struct place places[TOY_VOCAB];
-    uint32_t n;
+    uint32_t n = 0;
     double total = 0;
     toy_logits(last, false, z);
     assert_true(slow_rules(rules, z, TOY_VOCAB, places, &n));

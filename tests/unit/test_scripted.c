@@ -197,6 +197,7 @@ static struct segment base_segment(const struct run *run, uint32_t n_rows) {
         .out_pos = run->n_tokens - run->n_prompt,
         .prompt_len = run->n_prompt,
         .tokens = run->tokens + run->n_kv,
+        .history = run->tokens,
         .pages = run->pages,
     };
 }
@@ -223,18 +224,14 @@ static int run_draft(struct run *run, uint32_t n_draft) {
     return rc == OK ? run->k->sample(run->dev) : rc;
 }
 
-/* One cycle: drafts, verification, the new tokens. */
-static int run_cycle(struct run *run, uint32_t n_draft, struct outcome *out) {
-    int rc = n_draft ? run_draft(run, n_draft) : OK;
-    if (rc != OK) return rc;
-    struct segment s[2] = {base_segment(run, n_draft + 1)};
-    s[0].n_proposed = n_draft;
-    s[1] = s[0];
+/* The main forward over the newest token and its proposals; the new tokens. */
+static int run_main(struct run *run, const struct segment *base, struct outcome *out) {
+    struct segment s[2] = {*base, *base};
     s[1].view = VIEW_OUTPUT;
     struct segment *speaks = run->orthros ? &s[1] : &s[0];
     speaks->pick = PICK_ACCEPT;
-    speaks->n_logits = n_draft + 1;
-    rc = forward(run, s, run->orthros ? 2 : 1);
+    speaks->n_logits = base->n_proposed + 1;
+    int rc = forward(run, s, run->orthros ? 2 : 1);
     if (rc == OK) rc = run->k->accept(run->dev);
     if (rc == OK) rc = run->k->end(run->dev, out);
     if (rc != OK || out->status != OK) return rc;
@@ -243,6 +240,26 @@ static int run_cycle(struct run *run, uint32_t n_draft, struct outcome *out) {
         run->tokens[run->n_tokens++] = out->tokens[i];
     run->n_kv = run->n_tokens - 1;
     return OK;
+}
+
+/* One cycle: drafts, verification. */
+static int run_cycle(struct run *run, uint32_t n_draft, struct outcome *out) {
+    int rc = n_draft ? run_draft(run, n_draft) : OK;
+    if (rc != OK) return rc;
+    struct segment base = base_segment(run, n_draft + 1);
+    base.n_proposed = n_draft;
+    return run_main(run, &base, out);
+}
+
+/* The same with proposals from elsewhere. */
+static int run_given(struct run *run, const int32_t *proposals, uint32_t n, struct outcome *out) {
+    int32_t tokens[BLOCK] = {run->tokens[run->n_kv]};
+    memcpy(tokens + 1, proposals, n * sizeof *tokens);
+    struct segment base = base_segment(run, n + 1);
+    base.n_proposed = n;
+    base.given = true;
+    base.tokens = tokens;
+    return run_main(run, &base, out);
 }
 
 static void run_close(struct run *run) {
@@ -279,11 +296,22 @@ static void random_script(char *json, size_t size, uint64_t seed) {
 /* The text that one-token decoding gives, without a device. */
 static void expected_text(const struct run *run, int32_t *tokens, uint32_t n) {
     float logits[VOCAB], probs[VOCAB], draft[VOCAB];
-    uint32_t ids[VOCAB];
-    struct sample_scratch scratch = {VOCAB, probs, draft, ids};
+    uint32_t ids[VOCAB], counts[VOCAB] = {0}, counted[VOCAB];
+    struct sample_scratch scratch = {VOCAB, probs, draft, ids, counts, counted, 0};
     for (uint32_t i = run->n_prompt; i < n; i++) {
         script_logits(run->script, false, tokens, i, run->n_prompt, logits);
-        tokens[i] = sample_token(&run->rules, logits, i - run->n_prompt, DRAW_GUMBEL, &scratch);
+        struct history h = {.tokens = tokens, .n_prompt = run->n_prompt, .n_tokens = i};
+        tokens[i] = sample_token(&run->rules, logits, &h, DRAW_GUMBEL, &scratch);
+    }
+}
+
+/* By turns plain rules, and all that a text can be counted for. */
+static void rules_of_round(struct rules *rules, uint32_t round) {
+    static const struct bias bias[] = {{1, 0.5f}, {4, -INFINITY}};
+    if (round % 3) rules->temperature = 1, rules->seeded = true, rules->seed = round;
+    if (round / 3 % 2) {
+        rules->frequency = 0.4f, rules->presence = -0.3f, rules->repetition = 1.2f;
+        rules->n_bias = 2, rules->bias = bias;
     }
 }
 
@@ -294,7 +322,7 @@ static void texts_equal_one_token_decoding(void **state) {
     for (uint32_t round = 0; round < 60; round++) {
         random_script(json, sizeof json, round);
         struct run run = run_open(json, round % 2);
-        if (round % 3) run.rules.temperature = 1, run.rules.seeded = true, run.rules.seed = round;
+        rules_of_round(&run.rules, round);
         run_start(&run, round % 2, 1 + round % 40, round);
         int32_t want[CONTEXT];
         memcpy(want, run.tokens, sizeof want);
@@ -311,6 +339,79 @@ static void texts_equal_one_token_decoding(void **state) {
         run_close(&run);
     }
     assert_true(kept > proposed / 10 && kept < proposed);
+}
+
+static void given_proposals_are_verified_like_others(void **state) {
+    (void)state;
+    char json[4096];
+    for (uint32_t round = 0; round < 60; round++) {
+        random_script(json, sizeof json, round);
+        struct run run = run_open(json, round % 2);
+        rules_of_round(&run.rules, round);
+        run_start(&run, round % 2, 1 + round % 40, round);
+        int32_t want[CONTEXT];
+        memcpy(want, run.tokens, sizeof want);
+        expected_text(&run, want, CONTEXT);
+        assert_int_equal(run_prefill(&run, 1 + round % 19), OK);
+        for (uint32_t wrong = 0; run.n_tokens < CONTEXT - BLOCK; wrong++) {
+            int32_t given[BLOCK];
+            uint32_t n = 1 + (round + wrong) % (BLOCK - 1), at = wrong % (n + 1);
+            memcpy(given, want + run.n_tokens, n * sizeof *given);
+            if (at < n) given[at] = (given[at] + 1) % VOCAB; /* else all are right */
+            struct outcome out;
+            assert_int_equal(run_given(&run, given, n, &out), OK);
+            assert_int_equal(out.n_drafted, n);
+            assert_int_equal(out.n_proposed, n);
+            assert_memory_equal(out.proposed, given, n * sizeof *given);
+            assert_int_equal(out.n_accepted, at);
+        }
+        assert_memory_equal(run.tokens, want, run.n_tokens * sizeof *want);
+        int32_t more[BLOCK] = {0}; /* a cycle has one source of proposals */
+        struct outcome out;
+        assert_int_equal(run_draft(&run, 2), OK);
+        assert_trips(run_given(&run, more, 2, &out));
+        run_close(&run);
+    }
+}
+
+static void s9_06_drafts_count_the_text_before_them(void **state) {
+    (void)state;
+    for (uint32_t n_draft = 0; n_draft < BLOCK; n_draft++) {
+        struct run run =
+            run_open(HEAD "\"target\":{\"\":{\"0\":3,\"1\":2}},\"default\":-9}", false);
+        run.rules.frequency = 0.6f;
+        run_start(&run, 0, 5, 0);
+        assert_int_equal(run_prefill(&run, 16), OK);
+        while (run.n_tokens < 5 + 7) {
+            struct outcome out;
+            assert_int_equal(run_cycle(&run, n_draft, &out), OK);
+            assert_int_equal(out.n_accepted, n_draft); /* drafted under the same rules */
+        }
+        for (uint32_t i = 0; i < 7; i++)
+            assert_int_equal(run.tokens[5 + i], "aababab"[i] - 'a');
+        run_close(&run);
+    }
+}
+
+static void a_given_proposal_is_kept_as_often_as_it_is_likely(void **state) {
+    (void)state;
+    enum { DRAWS = 4000 };
+    struct run run =
+        run_open(HEAD "\"target\":{\"\":{\"0\":0.5,\"1\":1,\"2\":0}},\"default\":\"-inf\"}", false);
+    run.rules.temperature = 1;
+    run.rules.presence = 0.4f;
+    double kept = 0,
+           p = exp(1) / (exp(0.5) + exp(1) + 1); /* at the first place, where none counts */
+    for (run.rules.seed = 0; run.rules.seed < DRAWS; run.rules.seed++) {
+        struct outcome out;
+        run_start(&run, 0, 3, 0);
+        assert_int_equal(run_prefill(&run, 16), OK);
+        assert_int_equal(run_given(&run, (int32_t[]){1}, 1, &out), OK);
+        assert_true(out.n_accepted == (out.tokens[0] == 1)); /* refused: from the others */
+        kept += out.n_accepted;
+    }
+    assert_true(fabs(kept / DRAWS - p) < 5 * sqrt(p * (1 - p) / DRAWS));
+    run_close(&run);
 }
 
 static void drafts_of_a_sequence_are_perfect_or_as_written(void **state) {
@@ -581,6 +682,9 @@ int main(void) {
         cmocka_unit_test(the_longest_key_that_ends_the_history_wins),
         cmocka_unit_test(a_sequence_counts_from_the_prompts_end),
         cmocka_unit_test(texts_equal_one_token_decoding),
+        cmocka_unit_test(given_proposals_are_verified_like_others),
+        cmocka_unit_test(s9_06_drafts_count_the_text_before_them),
+        cmocka_unit_test(a_given_proposal_is_kept_as_often_as_it_is_likely),
         cmocka_unit_test(drafts_of_a_sequence_are_perfect_or_as_written),
         cmocka_unit_test(draft_rows_follow_the_drafters_own_choices),
         cmocka_unit_test(two_sequences_share_a_forward),

@@ -41,6 +41,7 @@ static void shapes_have_the_published_number_of_parameters(void **state) {
         assert_int_equal(n, published[i].n);
         assert_false(config.shape.orthros);
         assert_int_equal(config.shape.block_size, 0);
+        assert_in_range(config.shape.max_position, 32768, 131072); /* `make bench`: 16k and more */
         config_fini(&config);
     }
 }

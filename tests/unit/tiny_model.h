@@ -27,6 +27,8 @@ struct tiny_options {
     bool identity_affine, int8;
     uint32_t msar_streams, msar_branches; /* kernels 1 4 8 12 */
     uint32_t n_snapshots;
+    uint32_t positions,
+        rows; /* 0, or in place of TINY_POSITIONS (with pages for them), TINY_ROWS */
 };
 
 static inline struct tiny_options tiny_defaults(void) {
@@ -55,7 +57,7 @@ static inline struct model_shape tiny_shape(const struct tiny_options *o, const 
                                 .window = o->window,
                                 .block_size = o->block_size,
                                 .mask_token = 3,
-                                .max_position = TINY_POSITIONS,
+                                .max_position = o->positions ? o->positions : TINY_POSITIONS,
                                 .int8_activations = o->int8,
                                 .rope_freq = freq,
                                 .rope_scale = 1};
@@ -175,9 +177,10 @@ static inline struct tiny tiny_open(const struct kernels *k, const struct tiny_o
                                    .max_rows = TINY_ROWS,
                                    .max_logit_rows = TINY_LOGITS,
                                    .n_snapshots = o->n_snapshots};
+    if (o->positions) limits.n_pages = o->positions / PAGE_TOKENS, limits.max_rows = o->rows;
     if (k->reserve(t.dev, &limits, &err) != OK) fail_msg("%s", err.msg);
     tiny_poison_msar(t.dev);
-    memset(t.dev->kv, 0xff, TINY_PAGES * t.dev->page_bytes);
+    memset(t.dev->kv, 0xff, limits.n_pages * t.dev->page_bytes);
     struct rules greedy = {.temperature = 0, .top_p = 1};
     for (uint32_t slot = 0; slot < TINY_SLOTS; slot++)
         k->slot_set(t.dev, slot, &greedy);
