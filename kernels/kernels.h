@@ -163,6 +163,27 @@ struct model_shape {
     bool int8_activations; /* products with 8- and 4-bit matrices: rows quantised by blocks of 32 */
 };
 
+/* MSAR: the 2 n_layers branches (attention, MLP, attention, ...) stand in blocks of msar_branches,
+ * the last of which may be shorter. Source 0 is the embedding, source n + 1 the running sum of block
+ * n. This is the source that push number `push` fills; branch `push`, which follows, reads sources
+ * 0 to this one (2 n_layers: the readout). */
+static inline uint32_t msar_source(const struct model_shape *s, uint32_t push) {
+    return push == 0 ? 0 : (push - 1) / s->msar_branches + 1;
+}
+/* Positions before a row that its expansions reach. */
+static inline uint32_t msar_history(const struct model_shape *s) {
+    uint32_t most = 1;
+    for (uint32_t r = 0; r < s->n_msar_streams; r++)
+        if (s->msar_kernels[r] > most) most = s->msar_kernels[r];
+    return most - 1;
+}
+/* Positions that a sequence's ring holds: the last page border stays in reach behind a rejected
+ * block. 0: nothing is ever read back. */
+static inline uint32_t msar_ring_len(const struct model_shape *s) {
+    uint32_t history = msar_history(s), block = s->block_size ? s->block_size : 1;
+    return history ? history + PAGE_TOKENS - 1 + block : 0;
+}
+
 /* ---- sampling --------------------------------------------------------------------------------- */
 
 /* Added to the logit of one token. */
@@ -274,7 +295,8 @@ struct kernels {
     /* After all weights: check that none is missing, allocate KV and workspace. Once. */
     int (*reserve)(struct device *dev, const struct device_limits *limits, struct err *err);
 
-    /* Sampling rules of the sequence that takes the slot. */
+    /* Sampling rules of the sequence that takes the slot. What the slot's ring holds is forgotten, so
+     * state_load and state_copy come after it. */
     void (*slot_set)(struct device *dev, uint32_t slot, const struct rules *rules);
     /* Forget what pages held (a stale page may hold NaN); copy one page (copy on write). */
     void (*pages_clear)(struct device *dev, const uint32_t *pages, uint32_t n_pages);

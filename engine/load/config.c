@@ -440,12 +440,13 @@ static int read_orthros(const struct place *top, struct config *c, struct err *e
 static int read_msar(const struct place *top, struct config *c, struct err *err) {
     static const char *const keys[] = {"kernels", "branches_per_block"};
     struct place p;
-    int rc = enter(top, "msar", "msar.", &p, &c->msar, err);
-    if (rc || !c->msar) return rc;
+    bool msar = false;
+    int rc = enter(top, "msar", "msar.", &p, &msar, err);
+    if (rc || !msar) return rc;
     rc = only_keys(&p, keys, ARRAY_LEN(keys), err);
     if (!rc)
-        rc = read_uint(&p, "branches_per_block", true, 1, 2 * c->shape.n_layers, &c->msar_branches,
-                       err);
+        rc = read_uint(&p, "branches_per_block", true, 1, 2 * c->shape.n_layers,
+                       &c->shape.msar_branches, err);
     if (rc) return rc;
     const json_t *list = member(&p, "kernels");
     size_t n = json_array_size(list);
@@ -456,9 +457,9 @@ static int read_msar(const struct place *top, struct config *c, struct err *err)
         json_int_t k = json_integer_value(v);
         if (!json_is_integer(v) || k < 1 || k > 256 || (i == 0 && k != 1))
             return refuse(&p, "kernels", "sizes from 1 to 256 expected, the first is 1", err);
-        c->msar_kernels[i] = (uint32_t)k;
+        c->shape.msar_kernels[i] = (uint32_t)k;
     }
-    c->n_msar_kernels = (uint32_t)n;
+    c->shape.n_msar_streams = (uint32_t)n;
     return OK;
 }
 

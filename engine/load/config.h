@@ -22,8 +22,6 @@ struct config {
     struct model_shape shape; /* shape.rope_freq: owned by the config, config_fini frees it */
     struct rope rope;
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
-    bool msar; /* the residual path of MSAR */
-    uint32_t n_msar_kernels, msar_kernels[MAX_MSAR_STREAMS], msar_branches;
     uint32_t n_eos;
     int32_t eos_ids[CONFIG_EOS_MAX];
     struct sampling_hints hints; /* from generation_config.json */

@@ -259,16 +259,15 @@ static int read_msar(const struct gguf *g, struct config *c, struct err *err) {
     for (uint64_t i = 0; good && i < kernels->count; i++) {
         int64_t k = gguf_array_integer(kernels, i);
         good = k >= 1 && k <= 256 && (i > 0 || k == 1);
-        c->msar_kernels[i] = (uint32_t)k;
+        c->shape.msar_kernels[i] = (uint32_t)k;
     }
     if (!good)
         return err_set(err, ERR_INVALID,
                        "geryon.msar: kernels (1 to %d INT32 from 1 to 256, the first 1) and "
                        "branches_per_block belong together",
                        MAX_MSAR_STREAMS);
-    c->msar = true;
-    c->n_msar_kernels = (uint32_t)kernels->count;
-    c->msar_branches = (uint32_t)branches;
+    c->shape.n_msar_streams = (uint32_t)kernels->count;
+    c->shape.msar_branches = (uint32_t)branches;
     return OK;
 }
 

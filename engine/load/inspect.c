@@ -38,10 +38,10 @@ static void print_composition(FILE *out, const struct config *c, uint32_t window
                 window);
     else
         fprintf(out, "%-18s single\n", "streams");
-    if (c->msar) {
-        fprintf(out, "%-18s MSAR, %u branches a block, kernels", "residual", c->msar_branches);
-        for (uint32_t i = 0; i < c->n_msar_kernels; i++)
-            fprintf(out, " %u", c->msar_kernels[i]);
+    if (s->n_msar_streams) {
+        fprintf(out, "%-18s MSAR, %u branches a block, kernels", "residual", s->msar_branches);
+        for (uint32_t i = 0; i < s->n_msar_streams; i++)
+            fprintf(out, " %u", s->msar_kernels[i]);
         fputc('\n', out);
     } else {
         fprintf(out, "%-18s standard\n", "residual");
@@ -74,6 +74,11 @@ static void print_config(FILE *out, const struct config *c, uint32_t window) {
     print_bytes(out, "KV f32 per 1000", numbers * 4);
     print_bytes(out, "KV bf16 per 1000", numbers * 2);
     print_bytes(out, "KV q8_0 per 1000", numbers + vectors * 2);
+    if (s->n_msar_streams == 0) return;
+    /* The vectors of one position, float32: the embedding and each branch's sum but the last. */
+    uint64_t position = 2ull * s->n_layers * s->d_model * sizeof(float);
+    print_bytes(out, "MSAR per sequence", msar_ring_len(s) * position);
+    print_bytes(out, "MSAR per snapshot", msar_history(s) * position);
 }
 
 /* "bf16 290, f32 113": how many tensors of each type the files hold. */
@@ -151,9 +156,6 @@ static int judge(FILE *out, struct checkpoint *ck, const struct model_options *o
     uint64_t total;
     rc = weigh(ck, &config, want, &total, why);
     if (!rc) print_bytes(out, "loaded weights", total);
-    if (!rc && config.msar)
-        rc = err_set(why, ERR_INVALID,
-                     "msar: this version cannot run models with an MSAR residual path yet");
     if (!rc && config.shape.orthros && options->window)
         rc = err_set(why, ERR_INVALID, "window: %u, this model has a window of its own (%u)",
                      options->window, config.shape.window);

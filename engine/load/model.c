@@ -289,9 +289,6 @@ static int prepare(struct model *m, const struct model_options *options, struct 
     if (!rc) rc = checkpoint_config(ck, config, err);
     if (!rc) rc = model_set_window(config, options, err);
     if (!rc) rc = weights_plan(ck, config, plan, err);
-    if (!rc && config->msar)
-        rc = err_set(err, ERR_INVALID,
-                     "msar: this version cannot run models with an MSAR residual path yet");
     if (!rc) rc = set_text_side(m, ck, config, err);
     if (!rc) m->shape = config->shape;
     if (!rc) rc = model_parse_activations(options->activations, &m->shape.int8_activations, err);

@@ -1,7 +1,7 @@
 /* synthetic.c: see synthetic.h.
  *
  * Matrices are uniform in +-sqrt(3 / columns), which keeps activations near their usual size, norms
- * are 1. Every number is a function of (weight, layer, index) alone. */
+ * are 1; MSAR's convolutions count their taps for columns, its mixers have bias 0 and scale 1. Every number is a function of (weight, layer, index) alone. */
 #include "engine/load/synthetic.h"
 
 #include <math.h>
@@ -100,10 +100,15 @@ static int set_part(const char *part, struct config *out, struct err *err) {
         out->shape.mask_token = (int32_t)out->shape.vocab_size - 1;
         return parse_number(part, 7, 2, DRAFT_MAX, &out->shape.block_size, err);
     }
-    if (strcmp(part, "msar") == 0)
-        return err_set(err, ERR_INVALID,
-                       "synthetic: msar: this version cannot run MSAR residual paths yet");
-    return err_set(err, ERR_INVALID, "synthetic: \"%.60s\", expected window=N or drafts=B", part);
+    if (strcmp(part, "msar") == 0) { /* the paper's streams */
+        static const uint32_t kernels[] = {1, 4, 8, 12};
+        memcpy(out->shape.msar_kernels, kernels, sizeof kernels);
+        out->shape.n_msar_streams = ARRAY_LEN(kernels);
+        out->shape.msar_branches = 4;
+        return OK;
+    }
+    return err_set(err, ERR_INVALID, "synthetic: \"%.60s\", expected window=N, drafts=B or msar",
+                   part);
 }
 
 int synthetic_config(const char *spec, struct config *out, struct err *err) {
@@ -111,7 +116,7 @@ int synthetic_config(const char *spec, struct config *out, struct err *err) {
     size_t len = strlen(spec);
     if (len == 0 || len >= sizeof copy)
         return err_set(err, ERR_INVALID,
-                       "synthetic: %zu bytes, expected NAME[,window=N][,drafts=B]", len);
+                       "synthetic: %zu bytes, expected NAME[,window=N][,drafts=B][,msar]", len);
     memcpy(copy, spec, len + 1);
     const char *name = strtok_r(copy, ",", &save);
     const struct shape *shape = name ? find_shape(name) : NULL;
@@ -146,7 +151,8 @@ static void make_numbers(uint32_t key, uint64_t first, size_t n, float scale, fl
 
 static void fill_matrix(const struct weight_item *item, enum dtype dtype, float *numbers,
                         size_t chunk_rows, uint8_t *out) {
-    float scale = sqrtf(3.0f / (float)item->cols);
+    bool conv = item->which == WEIGHT_MSAR_CONV;
+    float scale = sqrtf(3.0f / (float)(conv ? item->rows : item->cols));
     uint32_t key = mix(item->layer * WEIGHT_COUNT + (uint32_t)item->which + 1);
     size_t row_bytes = dtype_row_bytes(dtype, item->cols);
     for (size_t row = 0; row < item->rows; row += chunk_rows) {
@@ -157,9 +163,15 @@ static void fill_matrix(const struct weight_item *item, enum dtype dtype, float 
     }
 }
 
+/* Norms and scales; these shapes have no biases but those of MSAR's mixers. */
 static void fill_vector(const struct weight_item *item, float *out) {
     for (uint32_t i = 0; i < item->cols; i++)
-        out[i] = 1; /* only norms: these shapes have no biases */
+        out[i] = item->which == WEIGHT_MSAR_MIX_BIAS ? 0 : 1;
+}
+
+static bool is_random(const struct weight_item *item) {
+    return item->matrix || item->which == WEIGHT_MSAR_CONV || item->which == WEIGHT_MSAR_QUERY ||
+           item->which == WEIGHT_MSAR_MIX || item->which == WEIGHT_MSAR_READOUT;
 }
 
 static int load_weights(struct model *m, const struct weight_plan *plan, enum dtype dtype,
@@ -179,8 +191,8 @@ static int load_weights(struct model *m, const struct weight_plan *plan, enum dt
     for (size_t i = 0; rc == OK && i < plan->n_items; i++) {
         const struct weight_item *item = &plan->items[i];
         struct tensor tensor = {item->matrix ? dtype : DTYPE_F32, item->rows, item->cols, staging};
-        if (item->matrix)
-            fill_matrix(item, dtype, numbers, div_ceil(CHUNK, item->cols), staging);
+        if (is_random(item))
+            fill_matrix(item, tensor.dtype, numbers, div_ceil(CHUNK, item->cols), staging);
         else
             fill_vector(item, (float *)(void *)staging);
         rc = m->kernels->load(m->device, item->which, item->layer, &tensor, err);

@@ -211,49 +211,55 @@ static int plan_layer(struct planner *p, uint32_t layer) {
     return rc;
 }
 
-/* ---- MSAR: shapes only ------------------------------------------------------------------------- */
+/* ---- MSAR -------------------------------------------------------------------------------------- */
 
-static int check_read(struct planner *p, const char *prefix) {
-    const struct config *c = p->config;
-    uint64_t d = c->shape.d_model, r = c->n_msar_kernels;
+/* One tensor of n_dims sizes, [cols] or [rows, cols]; all of them are loaded as f32. */
+static int plan_msar_one(struct planner *p, enum weight which, uint32_t index, const char *name,
+                         uint32_t rows, uint32_t cols, uint32_t n_dims) {
+    uint64_t shape[2] = {n_dims == 1 ? cols : rows, cols};
+    size_t tensor = 0;
+    int rc = p->ck ? expect(p, name, shape, n_dims, &tensor) : OK;
+    if (rc) return rc;
+    return add_item(p, (struct weight_item){which, index, tensor, rows, cols, false});
+}
+
+/* What stands before branch `branch`: its query, and the mixer of its streams. */
+static int plan_read(struct planner *p, uint32_t branch) {
+    uint32_t d = p->config->shape.d_model, r = p->config->shape.n_msar_streams;
     const struct {
+        enum weight which;
         const char *name;
-        uint64_t shape[2];
-        uint32_t n_dims;
-    } parts[] = {{"query", {r, d}, 2},
-                 {"mix.weight", {r, r * d}, 2},
-                 {"mix.bias", {r, 0}, 1},
-                 {"mix.scale", {1, 0}, 1}};
+        uint32_t rows, cols, n_dims;
+    } parts[] = {{WEIGHT_MSAR_QUERY, "query", r, d, 2},
+                 {WEIGHT_MSAR_MIX, "mix.weight", r, r * d, 2},
+                 {WEIGHT_MSAR_MIX_BIAS, "mix.bias", 1, r, 1},
+                 {WEIGHT_MSAR_MIX_SCALE, "mix.scale", 1, 1, 1}};
     int rc = OK;
     for (size_t i = 0; !rc && i < ARRAY_LEN(parts); i++) {
         char name[128];
-        size_t index;
-        snprintf(name, sizeof name, "%s.%s", prefix, parts[i].name);
-        rc = expect(p, name, parts[i].shape, parts[i].n_dims, &index);
+        snprintf(name, sizeof name, "model.layers.%u.%s.%s", branch / 2,
+                 branch % 2 ? "mlp_read" : "self_attn_read", parts[i].name);
+        rc = plan_msar_one(p, parts[i].which, branch, name, parts[i].rows, parts[i].cols,
+                           parts[i].n_dims);
     }
     return rc;
 }
 
-static int check_msar(struct planner *p) {
-    const struct config *c = p->config;
-    uint64_t d = c->shape.d_model;
-    uint32_t n_blocks = (uint32_t)div_ceil(2 * (size_t)c->shape.n_layers, c->msar_branches);
+static int plan_msar(struct planner *p) {
+    const struct model_shape *shape = &p->config->shape;
+    uint32_t n = shape->n_msar_streams, n_sources = msar_source(shape, 2 * shape->n_layers) + 1;
     char name[128];
-    size_t index;
     int rc = OK;
-    for (uint32_t s = 0; !rc && s <= n_blocks; s++)
-        for (uint32_t r = 1; !rc && r < c->n_msar_kernels; r++) {
+    for (uint32_t s = 0; !rc && s < n_sources; s++)
+        for (uint32_t r = 1; !rc && r < n; r++) {
             snprintf(name, sizeof name, "model.msar.conv.%u.%u", s, r);
-            rc = expect(p, name, (uint64_t[]){c->msar_kernels[r], d}, 2, &index);
+            rc = plan_msar_one(p, WEIGHT_MSAR_CONV, s * (n - 1) + r - 1, name,
+                               shape->msar_kernels[r], shape->d_model, 2);
         }
-    for (uint32_t i = 0; !rc && i < c->shape.n_layers; i++) {
-        snprintf(name, sizeof name, "model.layers.%u.self_attn_read", i);
-        rc = check_read(p, name);
-        snprintf(name, sizeof name, "model.layers.%u.mlp_read", i);
-        if (!rc) rc = check_read(p, name);
-    }
-    if (!rc) rc = expect(p, "model.readout.query", &d, 1, &index);
-    return rc;
+    for (uint32_t branch = 0; !rc && branch < 2 * shape->n_layers; branch++)
+        rc = plan_read(p, branch);
+    if (rc) return rc;
+    return plan_msar_one(p, WEIGHT_MSAR_READOUT, 0, "model.readout.query", 1, shape->d_model, 1);
 }
 
 /* ---- the rest of the file ---------------------------------------------------------------------- */
@@ -290,7 +296,7 @@ int weights_plan(const struct checkpoint *ck, const struct config *config, struc
     for (uint32_t i = 0; !rc && i < config->shape.n_layers; i++)
         rc = plan_layer(&p, i);
     if (!rc) rc = plan_list(&p, last, ARRAY_LEN(last));
-    if (!rc && ck && config->msar) rc = check_msar(&p);
+    if (!rc && config->shape.n_msar_streams) rc = plan_msar(&p);
     if (!rc && ck) rc = check_unused(&p);
     free(p.used);
     if (rc) {

@@ -7,10 +7,10 @@
 
 struct weight_item {
     enum weight which;
-    uint32_t layer;
-    size_t tensor; /* index into the checkpoint */
+    uint32_t layer; /* MSAR weights: as kernels.h counts them */
+    size_t tensor;  /* index into the checkpoint */
     uint32_t rows, cols;
-    bool matrix; /* false: a vector, always loaded as f32 */
+    bool matrix; /* false: a vector, or one of MSAR's weights: always loaded as f32 */
 };
 
 struct weight_plan {
@@ -20,9 +20,8 @@ struct weight_plan {
 
 /* Every weight that the configuration wants, each with the shape it wants; every tensor of the
  * checkpoint is used, or known to be without effect (rotary tables, a head beside tied embeddings),
- * or refused by name. Of an MSAR model the extra tensors are checked too, though they are no item
- * yet. ck NULL: what a configuration alone wants, no optional weights (a model that is made, not
- * read). On failure nothing needs freeing. */
+ * or refused by name. ck NULL: what a configuration alone wants, no optional weights (a model that is
+ * made, not read). On failure nothing needs freeing. */
 int weights_plan(const struct checkpoint *ck, const struct config *config, struct weight_plan *out,
                  struct err *err);
 void weights_plan_free(struct weight_plan *plan);

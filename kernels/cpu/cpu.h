@@ -90,6 +90,14 @@ struct cpu_ops {
     void (*rmsnorm)(const float *x, const float *g, uint32_t n, float eps, float *out);
     /* gate[i] = silu(gate[i]) * up[i]; n a multiple of 8. */
     void (*silu_mul)(float *gate, const float *up, uint32_t n);
+    /* MSAR; n a multiple of GROUP, n_v >= 1, sums over k in order. out[k] = v[k] . w, each as if it
+     * were alone; */
+    void (*dots)(const float *const *v, const float *w, uint32_t n_v, uint32_t n, float *out);
+    /* out[i] = sum_k w[k] v[k][i]; */
+    void (*weighted_sum)(const float *const *v, const float *w, uint32_t n_v, uint32_t n,
+                         float *out);
+    /* out[i] = sum_k c[k][i] v[k][i], c with rows of n. */
+    void (*expand)(const float *const *v, const float *c, uint32_t n_v, uint32_t n, float *out);
     /* Rotate pairs (m, m + half). */
     void (*rope)(float *head, const float *cosines, const float *sines, uint32_t half);
     /* Store k, v [head_dim] at position `at` of a page of one kv head, as the KV type has it. */
@@ -113,6 +121,30 @@ struct slot {
     uint32_t n_proposals;  /* how many tokens came of it */
     uint32_t draft_logits; /* first of their rows in dev->draft_logits */
     int32_t proposals[DRAFT_MAX];
+};
+
+/* MSAR: the vectors that a sum takes in, and their weights. */
+struct msar_scratch {
+    const float **v;
+    float *weights;
+};
+
+/* The residual path of an MSAR model: see msar.c; R streams. All zero in other models. */
+struct msar {
+    uint32_t n_pushes;          /* 2 n_layers: what is pushed, and a position's vectors in a ring */
+    uint32_t n_sources;         /* N + 1 */
+    uint32_t history, ring_len; /* positions */
+    float *
+        *weights[WEIGHT_END - WEIGHT_MSAR_CONV]; /* [kind][its index], rows padded as activations */
+    uint32_t n_weights[WEIGHT_END - WEIGHT_MSAR_CONV];
+
+    float *views;     /* [n_sources][R][max_rows][ld_model]: v_s^(r) of the forward's rows */
+    float *inverse;   /* [n_sources][R][max_rows]: 1 / sqrt(mean(view^2) + eps) */
+    float *z;         /* [max_rows][R][ld_model] */
+    float *rings;     /* [n_slots][ring_len][n_pushes][ld_model], place = position mod ring_len */
+    float *snapshots; /* [n_snapshots][history][n_pushes][ld_model] */
+    uint32_t *ring_lo, *ring_hi;  /* [n_slots]: positions whose vectors a ring holds */
+    struct msar_scratch *scratch; /* one a thread */
 };
 
 struct device {
@@ -151,6 +183,7 @@ struct device {
 
     /* Activations, [max_rows]. */
     float *x, *u, *q, *k, *v, *o, *gate;
+    float *residual; /* what embed sets and branches add to: x, in an MSAR model a source */
     float *sums;
     size_t ld_sums;
     int8_t *quantised; /* int8 activations: the rows that go through the next matrices */
@@ -158,6 +191,8 @@ struct device {
     int32_t *qsums;
     float *logits, *draft_logits; /* [max_logit_rows][vocab] */
     float *last_logits;           /* the one that the last forward wrote */
+
+    struct msar msar;
 
     struct slot *slots;
     struct outcome *outcomes; /* [n_slots] */
@@ -181,6 +216,30 @@ static inline uint32_t even_rows(uint32_t n, uint32_t most) {
 static inline const struct matrix *cpu_weight(const struct device *dev, enum weight which,
                                               uint32_t layer) {
     return &dev->weights[(size_t)layer * WEIGHT_COUNT + which];
+}
+
+/* MSAR: view r of source s of a row. */
+static inline float *msar_view(const struct device *dev, uint32_t s, uint32_t r, uint32_t row) {
+    size_t at = (size_t)s * dev->shape.n_msar_streams + r;
+    return dev->msar.views + (at * dev->limits.max_rows + row) * dev->ld_model;
+}
+
+static inline float *msar_inverse(const struct device *dev, uint32_t s, uint32_t r, uint32_t row) {
+    size_t at = (size_t)s * dev->shape.n_msar_streams + r;
+    return dev->msar.inverse + at * dev->limits.max_rows + row;
+}
+
+/* The vector of push `push` at a position in a slot's ring. */
+static inline float *msar_ring(const struct device *dev, uint32_t slot, uint32_t pos,
+                               uint32_t push) {
+    const struct msar *m = &dev->msar;
+    size_t place = (size_t)slot * m->ring_len + pos % m->ring_len;
+    return m->rings + (place * m->n_pushes + push) * dev->ld_model;
+}
+
+static inline const float *msar_weight(const struct device *dev, enum weight which,
+                                       uint32_t index) {
+    return dev->msar.weights[which - WEIGHT_MSAR_CONV][index];
 }
 
 /* The values of a vector, or NULL where the model has none. */
@@ -237,6 +296,16 @@ int cpu_lm_head(struct device *dev);
 /* msar.c */
 int cpu_msar_push(struct device *dev, uint32_t push);
 int cpu_msar_read(struct device *dev, uint32_t branch);
+
+/* msar_state.c; all of it does nothing in other models */
+int cpu_msar_open(struct device *dev, struct err *err);
+int cpu_msar_load(struct device *dev, enum weight which, uint32_t index, const struct tensor *src,
+                  struct err *err);
+int cpu_msar_check_weights(const struct device *dev, struct err *err);
+void cpu_msar_cut(struct device *dev, const struct device_limits *limits, struct carve *c);
+void cpu_msar_forget(struct device *dev, uint32_t slot); /* what its ring holds */
+void cpu_msar_check_rows(const struct device *dev);      /* the rings hold what they will read */
+void cpu_msar_enter(struct device *dev, uint32_t push);  /* base rows into the rings */
 size_t cpu_snapshot_bytes(const struct device *dev);
 void cpu_state_save(struct device *dev, uint32_t slot, uint32_t pos, uint32_t snapshot);
 void cpu_state_load(struct device *dev, uint32_t slot, uint32_t pos, uint32_t snapshot);

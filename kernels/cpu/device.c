@@ -5,6 +5,8 @@
 
 #include "kernels/cpu/cpu.h"
 
+enum { MSAR_KERNEL_MAX = 256 };
+
 static int check_shape(const struct model_shape *s, struct err *err) {
     const struct {
         const char *name;
@@ -31,6 +33,16 @@ static int check_shape(const struct model_shape *s, struct err *err) {
                        DRAFT_MAX);
     if (s->orthros && s->window == 0)
         return err_set(err, ERR_INVALID, "model: window 0, an Orthros model needs one");
+    if (s->n_msar_streams > MAX_MSAR_STREAMS)
+        return err_set(err, ERR_INVALID, "model: %u MSAR streams, expected 0 .. %d",
+                       s->n_msar_streams, MAX_MSAR_STREAMS);
+    if (s->n_msar_streams && (s->msar_branches < 1 || s->msar_branches > 2 * s->n_layers))
+        return err_set(err, ERR_INVALID, "model: MSAR blocks of %u branches, expected 1 .. %u",
+                       s->msar_branches, 2 * s->n_layers);
+    for (uint32_t r = 0; r < s->n_msar_streams; r++)
+        if (s->msar_kernels[r] < 1 || s->msar_kernels[r] > (r ? MSAR_KERNEL_MAX : 1))
+            return err_set(err, ERR_INVALID, "model: MSAR kernel %u is %u, expected 1 .. %d", r,
+                           s->msar_kernels[r], r ? MSAR_KERNEL_MAX : 1);
     return OK;
 }
 
@@ -78,7 +90,8 @@ int cpu_open(const struct cpu_ops *ops, const struct model_shape *shape, uint32_
             err, ERR_NOMEM, "device: no memory for rotations of %u positions (%zu bytes)",
             shape->max_position, (size_t)shape->max_position * shape->head_dim * sizeof(float));
     }
-    rc = pool_create(n_threads, &dev->pool, err);
+    rc = cpu_msar_open(dev, err);
+    if (rc == OK) rc = pool_create(n_threads, &dev->pool, err);
     if (rc != OK) {
         cpu_close(dev);
         return rc;
@@ -150,6 +163,8 @@ static size_t cut_workspace(struct device *dev, const struct device_limits *l, c
     dev->draft_logits = carve(&c, drafts ? l->max_logit_rows : 0, vocab * f);
     dev->kv_scratch = carve(&c, drafts ? (size_t)l->n_slots * dev->scratch_pages : 0,
                             cpu_page_bytes(dev, l->kv_dtype) / dev->shape.n_layers);
+
+    cpu_msar_cut(dev, l, &c);
 
     uint32_t n_threads = pool_threads(dev->pool);
     dev->thread_scratch = carve(&c, n_threads, sizeof *dev->thread_scratch);
@@ -229,6 +244,7 @@ void cpu_slot_set(struct device *dev, uint32_t slot, const struct rules *rules) 
         ASSERT((uint32_t)rules->bias[i].id < dev->shape.vocab_size);
     }
     dev->slots[slot] = (struct slot){.rules = *rules};
+    cpu_msar_forget(dev, slot);
 }
 
 void cpu_pages_clear(struct device *dev, const uint32_t *pages, uint32_t n_pages) {

@@ -65,6 +65,82 @@ static void rope(float *head, const float *cosines, const float *sines, uint32_t
     }
 }
 
+/* ---- MSAR --------------------------------------------------------------------------------------- */
+
+/* Lanes as in sum_squares; two vectors at a time, so that one's sums hide the other's latency. */
+static void dot_pair(const float *a, const float *b, const float *w, uint32_t n, float out[2]) {
+    __m256 a0 = _mm256_setzero_ps(), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+    for (uint32_t i = 0; i < n; i += 32) {
+        __m256 w0 = _mm256_loadu_ps(w + i), w1 = _mm256_loadu_ps(w + i + 8);
+        __m256 w2 = _mm256_loadu_ps(w + i + 16), w3 = _mm256_loadu_ps(w + i + 24);
+        a0 = _mm256_fmadd_ps(_mm256_loadu_ps(a + i), w0, a0);
+        a1 = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 8), w1, a1);
+        a2 = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 16), w2, a2);
+        a3 = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 24), w3, a3);
+        b0 = _mm256_fmadd_ps(_mm256_loadu_ps(b + i), w0, b0);
+        b1 = _mm256_fmadd_ps(_mm256_loadu_ps(b + i + 8), w1, b1);
+        b2 = _mm256_fmadd_ps(_mm256_loadu_ps(b + i + 16), w2, b2);
+        b3 = _mm256_fmadd_ps(_mm256_loadu_ps(b + i + 24), w3, b3);
+    }
+    out[0] = avx2_sum(_mm256_add_ps(_mm256_add_ps(a0, a1), _mm256_add_ps(a2, a3)));
+    out[1] = avx2_sum(_mm256_add_ps(_mm256_add_ps(b0, b1), _mm256_add_ps(b2, b3)));
+}
+
+static float dot(const float *a, const float *w, uint32_t n) {
+    __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
+    for (uint32_t i = 0; i < n; i += 32) {
+        s0 = _mm256_fmadd_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(w + i), s0);
+        s1 = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 8), _mm256_loadu_ps(w + i + 8), s1);
+        s2 = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 16), _mm256_loadu_ps(w + i + 16), s2);
+        s3 = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 24), _mm256_loadu_ps(w + i + 24), s3);
+    }
+    return avx2_sum(_mm256_add_ps(_mm256_add_ps(s0, s1), _mm256_add_ps(s2, s3)));
+}
+
+static void dots(const float *const *v, const float *w, uint32_t n_v, uint32_t n, float *out) {
+    uint32_t k = 0;
+    for (; k + 2 <= n_v; k += 2)
+        dot_pair(v[k], v[k + 1], w, n, out + k);
+    if (k < n_v) out[k] = dot(v[k], w, n);
+}
+
+/* Columns are independent, each a chain of fused multiply-adds over v in order. */
+static void weighted_sum(const float *const *v, const float *w, uint32_t n_v, uint32_t n,
+                         float *out) {
+    for (uint32_t i = 0; i < n; i += 32) {
+        __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
+        for (uint32_t k = 0; k < n_v; k++) {
+            __m256 wk = _mm256_set1_ps(w[k]);
+            const float *x = v[k] + i;
+            s0 = _mm256_fmadd_ps(wk, _mm256_loadu_ps(x), s0);
+            s1 = _mm256_fmadd_ps(wk, _mm256_loadu_ps(x + 8), s1);
+            s2 = _mm256_fmadd_ps(wk, _mm256_loadu_ps(x + 16), s2);
+            s3 = _mm256_fmadd_ps(wk, _mm256_loadu_ps(x + 24), s3);
+        }
+        _mm256_storeu_ps(out + i, s0);
+        _mm256_storeu_ps(out + i + 8, s1);
+        _mm256_storeu_ps(out + i + 16, s2);
+        _mm256_storeu_ps(out + i + 24, s3);
+    }
+}
+
+static void expand(const float *const *v, const float *c, uint32_t n_v, uint32_t n, float *out) {
+    for (uint32_t i = 0; i < n; i += 32) {
+        __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
+        for (uint32_t k = 0; k < n_v; k++) {
+            const float *x = v[k] + i, *w = c + (size_t)k * n + i;
+            s0 = _mm256_fmadd_ps(_mm256_loadu_ps(w), _mm256_loadu_ps(x), s0);
+            s1 = _mm256_fmadd_ps(_mm256_loadu_ps(w + 8), _mm256_loadu_ps(x + 8), s1);
+            s2 = _mm256_fmadd_ps(_mm256_loadu_ps(w + 16), _mm256_loadu_ps(x + 16), s2);
+            s3 = _mm256_fmadd_ps(_mm256_loadu_ps(w + 24), _mm256_loadu_ps(x + 24), s3);
+        }
+        _mm256_storeu_ps(out + i, s0);
+        _mm256_storeu_ps(out + i + 8, s1);
+        _mm256_storeu_ps(out + i + 16, s2);
+        _mm256_storeu_ps(out + i + 24, s3);
+    }
+}
+
 const struct cpu_ops cpu_ops_avx2 = {
     .matrix_bytes = avx2_matrix_bytes,
     .matrix_pack = avx2_matrix_pack,
@@ -75,6 +151,9 @@ const struct cpu_ops cpu_ops_avx2 = {
     .gemm_int8 = avx2_gemm_int8,
     .rmsnorm = rmsnorm,
     .silu_mul = silu_mul,
+    .dots = dots,
+    .weighted_sum = weighted_sum,
+    .expand = expand,
     .rope = rope,
     .kv_store = avx2_kv_store,
     .attend_tile = avx2_attend_tile,

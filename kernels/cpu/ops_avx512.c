@@ -69,13 +69,75 @@ static void rope(float *head, const float *cosines, const float *sines, uint32_t
     }
 }
 
+/* ---- MSAR --------------------------------------------------------------------------------------- */
+
+/* The sum of lanes as dot in ops_avx2.c has it. */
+static float sum_lanes(__m512 s01, __m512 s23) {
+    __m256 s0 = _mm512_castps512_ps256(s01), s1 = _mm512_extractf32x8_ps(s01, 1);
+    __m256 s2 = _mm512_castps512_ps256(s23), s3 = _mm512_extractf32x8_ps(s23, 1);
+    return avx2_sum(_mm256_add_ps(_mm256_add_ps(s0, s1), _mm256_add_ps(s2, s3)));
+}
+
+/* Four vectors at a time; where fewer are left, the first of them again. */
+static void dots(const float *const *v, const float *w, uint32_t n_v, uint32_t n, float *out) {
+    for (uint32_t k = 0; k < n_v; k += 4) {
+        const float *a = v[k], *b = v[k + 1 < n_v ? k + 1 : k];
+        const float *c = v[k + 2 < n_v ? k + 2 : k], *d = v[k + 3 < n_v ? k + 3 : k];
+        __m512 a0 = _mm512_setzero_ps(), a1 = a0, b0 = a0, b1 = a0;
+        __m512 c0 = a0, c1 = a0, d0 = a0, d1 = a0;
+        for (uint32_t i = 0; i < n; i += 32) {
+            __m512 w0 = _mm512_loadu_ps(w + i), w1 = _mm512_loadu_ps(w + i + 16);
+            a0 = _mm512_fmadd_ps(_mm512_loadu_ps(a + i), w0, a0);
+            a1 = _mm512_fmadd_ps(_mm512_loadu_ps(a + i + 16), w1, a1);
+            b0 = _mm512_fmadd_ps(_mm512_loadu_ps(b + i), w0, b0);
+            b1 = _mm512_fmadd_ps(_mm512_loadu_ps(b + i + 16), w1, b1);
+            c0 = _mm512_fmadd_ps(_mm512_loadu_ps(c + i), w0, c0);
+            c1 = _mm512_fmadd_ps(_mm512_loadu_ps(c + i + 16), w1, c1);
+            d0 = _mm512_fmadd_ps(_mm512_loadu_ps(d + i), w0, d0);
+            d1 = _mm512_fmadd_ps(_mm512_loadu_ps(d + i + 16), w1, d1);
+        }
+        out[k] = sum_lanes(a0, a1);
+        if (k + 1 < n_v) out[k + 1] = sum_lanes(b0, b1);
+        if (k + 2 < n_v) out[k + 2] = sum_lanes(c0, c1);
+        if (k + 3 < n_v) out[k + 3] = sum_lanes(d0, d1);
+    }
+}
+
+static void weighted_sum(const float *const *v, const float *w, uint32_t n_v, uint32_t n,
+                         float *out) {
+    for (uint32_t i = 0; i < n; i += 32) {
+        __m512 s0 = _mm512_setzero_ps(), s1 = s0;
+        for (uint32_t k = 0; k < n_v; k++) {
+            __m512 wk = _mm512_set1_ps(w[k]);
+            s0 = _mm512_fmadd_ps(wk, _mm512_loadu_ps(v[k] + i), s0);
+            s1 = _mm512_fmadd_ps(wk, _mm512_loadu_ps(v[k] + i + 16), s1);
+        }
+        _mm512_storeu_ps(out + i, s0);
+        _mm512_storeu_ps(out + i + 16, s1);
+    }
+}
+
+static void expand(const float *const *v, const float *c, uint32_t n_v, uint32_t n, float *out) {
+    for (uint32_t i = 0; i < n; i += 32) {
+        __m512 s0 = _mm512_setzero_ps(), s1 = s0;
+        for (uint32_t k = 0; k < n_v; k++) {
+            const float *w = c + (size_t)k * n + i;
+            s0 = _mm512_fmadd_ps(_mm512_loadu_ps(w), _mm512_loadu_ps(v[k] + i), s0);
+            s1 = _mm512_fmadd_ps(_mm512_loadu_ps(w + 16), _mm512_loadu_ps(v[k] + i + 16), s1);
+        }
+        _mm512_storeu_ps(out + i, s0);
+        _mm512_storeu_ps(out + i + 16, s1);
+    }
+}
+
 #define OPS(GEMM_INT8)                                                                         \
     {                                                                                          \
         .matrix_bytes = avx2_matrix_bytes, .matrix_pack = avx2_matrix_pack,                    \
         .matrix_row = avx2_matrix_row, .step_sums = avx2_step_sums, .quantise = avx2_quantise, \
         .gemm_group = avx512_gemm_group, .gemm_int8 = GEMM_INT8, .rmsnorm = rmsnorm,           \
-        .silu_mul = silu_mul, .rope = rope, .kv_store = avx2_kv_store,                         \
-        .attend_tile = avx512_attend_tile, .attend_scratch = attend_scratch                    \
+        .silu_mul = silu_mul, .dots = dots, .weighted_sum = weighted_sum, .expand = expand,    \
+        .rope = rope, .kv_store = avx2_kv_store, .attend_tile = avx512_attend_tile,            \
+        .attend_scratch = attend_scratch                                                       \
     }
 const struct cpu_ops cpu_ops_avx512 = OPS(avx2_gemm_int8);
 const struct cpu_ops cpu_ops_avx512_vnni = OPS(avx512_gemm_int8);

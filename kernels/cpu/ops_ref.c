@@ -155,6 +155,32 @@ static void rope(float *head, const float *cosines, const float *sines, uint32_t
     }
 }
 
+/* ---- MSAR --------------------------------------------------------------------------------------- */
+
+static void dots(const float *const *v, const float *w, uint32_t n_v, uint32_t n, float *out) {
+    for (uint32_t k = 0; k < n_v; k++)
+        out[k] = (float)dot(v[k], w, n);
+}
+
+static void weighted_sum(const float *const *v, const float *w, uint32_t n_v, uint32_t n,
+                         float *out) {
+    for (uint32_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (uint32_t k = 0; k < n_v; k++)
+            sum += (double)w[k] * (double)v[k][i];
+        out[i] = (float)sum;
+    }
+}
+
+static void expand(const float *const *v, const float *c, uint32_t n_v, uint32_t n, float *out) {
+    for (uint32_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (uint32_t k = 0; k < n_v; k++)
+            sum += (double)c[(size_t)k * n + i] * (double)v[k][i];
+        out[i] = (float)sum;
+    }
+}
+
 /* ---- attention: K and V as [position][head_pad] ----------------------------------------------- */
 
 /* x [n] as 8-bit KV (cpu.h): q, and d as the result. */
@@ -265,6 +291,9 @@ const struct cpu_ops cpu_ops_ref = {
     .gemm_int8 = gemm_int8,
     .rmsnorm = rmsnorm,
     .silu_mul = silu_mul,
+    .dots = dots,
+    .weighted_sum = weighted_sum,
+    .expand = expand,
     .rope = rope,
     .kv_store = kv_store,
     .attend_tile = attend_tile,

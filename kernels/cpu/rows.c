@@ -132,6 +132,11 @@ int cpu_begin(struct device *dev, const struct forward *fwd) {
         if (view != VIEW_OUTPUT) dev->n_kv_rows = dev->n_rows;
     }
     make_tiles(dev);
+    dev->residual = dev->x;
+    if (dev->shape.n_msar_streams) {
+        dev->residual = msar_view(dev, 0, 0, 0);
+        cpu_msar_check_rows(dev);
+    }
     return OK;
 }
 

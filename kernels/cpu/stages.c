@@ -179,7 +179,7 @@ static void run_gemm(struct gemm_phase *phase) {
 
 static void embed_row(struct row_phase *phase, uint32_t row) {
     struct device *dev = phase->dev;
-    float *x = dev->x + row * dev->ld_model;
+    float *x = dev->residual + row * dev->ld_model;
     dev->ops->matrix_row(cpu_weight(dev, WEIGHT_EMBED, 0), (uint32_t)dev->row_token[row], x);
     memset(x + dev->shape.d_model, 0, (dev->ld_model - dev->shape.d_model) * sizeof *x);
 }
@@ -314,7 +314,7 @@ int cpu_out_residual(struct device *dev, uint32_t layer) {
     struct gemm_phase gemm = {.dev = dev, .n_jobs = 1};
     gemm.jobs[0] = projection(dev, layer, dev->drafting ? WEIGHT_O_DIFF : WEIGHT_O,
                               dev->drafting ? WEIGHT_O_DIFF_BIAS : WEIGHT_O_BIAS, dev->n_rows,
-                              dev->x, dev->ld_model);
+                              dev->residual, dev->ld_model);
     gemm.jobs[0].x = dev->o;
     gemm.jobs[0].ldx = dev->ld_q;
     gemm.jobs[0].add = true;
@@ -337,8 +337,8 @@ int cpu_mlp(struct device *dev, uint32_t layer) {
         projection(dev, layer, WEIGHT_GATE, WEIGHT_GATE_BIAS, dev->n_rows, dev->gate, dev->ld_ff);
     in.jobs[0].up = cpu_weight(dev, WEIGHT_UP, layer);
     in.jobs[0].up_bias = cpu_vector(dev, WEIGHT_UP_BIAS, layer);
-    out.jobs[0] =
-        projection(dev, layer, WEIGHT_DOWN, WEIGHT_DOWN_BIAS, dev->n_rows, dev->x, dev->ld_model);
+    out.jobs[0] = projection(dev, layer, WEIGHT_DOWN, WEIGHT_DOWN_BIAS, dev->n_rows, dev->residual,
+                             dev->ld_model);
     out.jobs[0].x = dev->gate;
     out.jobs[0].ldx = dev->ld_ff;
     out.jobs[0].add = true;

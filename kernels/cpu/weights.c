@@ -98,9 +98,10 @@ static int check_source(const struct device *dev, enum weight which, const char 
 
 int cpu_load(struct device *dev, enum weight which, uint32_t layer, const struct tensor *src,
              struct err *err) {
-    ASSERT(which < WEIGHT_COUNT);
+    ASSERT(which < WEIGHT_END);
     ASSERT(src->dtype < DTYPE_COUNT);
     ASSERT(!dev->reserved);
+    if (which >= WEIGHT_COUNT) return cpu_msar_load(dev, which, layer, src, err);
     char name[48];
     full_name(which, layer, name);
     if (layer >= (specs[which].global ? 1 : dev->shape.n_layers))
@@ -140,5 +141,5 @@ int cpu_check_weights(const struct device *dev, struct err *err) {
             if (!cpu_weight(dev, w, layer)->data)
                 return err_set(err, ERR_INVALID, "weights: %s: missing", full_name(w, layer, name));
         }
-    return OK;
+    return cpu_msar_check_weights(dev, err);
 }

@@ -463,14 +463,10 @@ def run_cli(*args, stdin=b"", check=True, timeout=300):
     return done
 
 
-def goldens(orthrus=None, msar=False):
-    """Golden checkpoints by name, MSAR ones (refused by this version) or the rest."""
-    names = []
-    for folder in sorted(p.parent for p in GOLDEN.glob("*/golden.json")):
-        if ("-msar-" in folder.name) == msar:
-            if orthrus is None or ("orthrus" in folder.name) == orthrus:
-                names.append(folder.name)
-    return names
+def goldens(orthrus=None):
+    """Golden checkpoints by name: all, or those with or without a draft view."""
+    return [folder.name for folder in sorted(p.parent for p in GOLDEN.glob("*/golden.json"))
+            if orthrus is None or ("orthrus" in folder.name) == orthrus]
 
 
 def golden(name):

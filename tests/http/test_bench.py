@@ -161,7 +161,7 @@ def test_a_named_shape_runs_with_random_weights(extra):
     (2, ["--model", PLAIN, "--batch", "1,,2"], "--batch"),
     (2, ["--model", PLAIN, "--prompt-tokens", "0"], "--prompt-tokens"),
     (2, ["--synthetic", "qwen3-8b", "--perplexity", "x"], "--perplexity"),
-    (1, ["--synthetic", "qwen3-8b,msar"], "msar"),
+    (1, ["--synthetic", "qwen3-8b,msar=4"], "msar=4"),
     (1, ["--synthetic", "nonsense"], "nonsense"),
     (1, ["--model", PLAIN, "--prompt-tokens", "99999"], "--prompt-tokens 99999"),
     (1, ["--model", PLAIN, *SMALL, "--report", "/proc/none"], "/proc/none"),

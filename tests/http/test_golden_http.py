@@ -94,7 +94,8 @@ def test_more_requests_than_the_batch_holds(serve, name):
 
 @pytest.mark.parametrize("dtype, kv", [("f32", "auto"), ("bf16", "auto"), ("q8_0", "auto"),
                                        ("bf16", "q8_0")])
-@pytest.mark.parametrize("name", ["qwen3-single-standard-none", "qwen3-orthros-standard-orthrus"])
+@pytest.mark.parametrize("name", ["qwen3-single-standard-none", "qwen3-orthros-standard-orthrus",
+                                  "qwen3-orthros-msar-orthrus"])
 def test_s8_07_answers_do_not_depend_on_the_company(serve, name, dtype, kv):
     """5 prompts alone, then among 45 other requests: equal in every number format."""
     data = golden(name)

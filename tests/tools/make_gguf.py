@@ -4,7 +4,7 @@
     make_gguf.py CHECKPOINT OUT.gguf [--type f32|f16|bf16|q8_0|q4_0|q4_1] [--pre NAME]
 
 Matrices get --type (those whose rows are no multiple of 32 stay f16 under a block type), vectors
-stay float32. The rows of llama's q and k are permuted within each head; extension tensors (q_affine,
+and all of MSAR's tensors stay float32. The rows of llama's q and k are permuted within each head; extension tensors (q_affine,
 *_diff, MSAR) keep their safetensors names and order, their settings go to `geryon.*` keys. Needs the
 PyPI packages gguf and numpy.
 """
@@ -196,7 +196,8 @@ def add_weights(writer, arch, config, tensors, kind):
             values = permute(values, config["num_attention_heads"])
         if arch == "llama" and ".attn_k." in target:
             values = permute(values, config["num_key_value_heads"])
-        this = "f32" if values.ndim == 1 else kind
+        msar = "model.msar." in name or "_read." in name  # loaded as float32 whatever the model's type
+        this = "f32" if values.ndim == 1 or msar else kind
         if this in BLOCK_TYPES and values.shape[-1] % 32:
             this = "f16"
         values = np.ascontiguousarray(values)

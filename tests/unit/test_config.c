@@ -62,7 +62,7 @@ static void defaults_of_absent_keys(void **state) {
     assert_true(c.shape.rms_eps == 1e-6f);
     assert_true(c.rope.theta == 10000);
     assert_false(c.shape.tied_head || c.qkv_bias || c.o_bias || c.mlp_bias || c.qk_norm);
-    assert_false(c.shape.orthros || c.msar);
+    assert_false(c.shape.orthros || c.shape.n_msar_streams);
     assert_int_equal(c.shape.block_size, 0);
     assert_int_equal(c.n_eos, 0);
     assert_true(c.shape.rope_scale == 1);
@@ -116,7 +116,7 @@ static void every_golden_configuration_is_understood(void **state) {
         assert_int_equal(c.shape.orthros ? c.shape.window : 0, cases[i].window);
         assert_int_equal(c.shape.block_size, cases[i].block_size);
         if (cases[i].block_size) assert_int_equal(c.shape.mask_token, 315);
-        assert_int_equal(c.msar, cases[i].msar);
+        assert_int_equal(c.shape.n_msar_streams, cases[i].msar ? 4 : 0);
         assert_int_equal(c.shape.tied_head, cases[i].tied);
         assert_int_equal(c.shape.head_dim, 16);
         assert_int_equal(c.shape.vocab_size, 320);

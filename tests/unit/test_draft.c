@@ -60,6 +60,9 @@ static void fast_drafts_match_ref(void **state) {
     o.window = 12;
     o.biases = true;
     compare_drafts(&o, "orthros");
+    o.msar_streams = 4;
+    o.msar_branches = 3;
+    compare_drafts(&o, "orthros, msar");
 }
 
 /* With *_diff weights equal to the plain ones, a block of one row sees just what a base row sees, so
@@ -242,8 +245,9 @@ static void cycles_write_what_single_steps_write(void **state) {
     (void)state;
     enum { N = 40 };
     for (uint32_t i = 0; i < n_tables; i++)
-        for (int kind = 0; kind < 8; kind++) {
+        for (int kind = 0; kind < 11; kind++) {
             struct tiny_options o = drafting();
+            if (kind > 7) o.msar_streams = 4, o.msar_branches = (uint32_t)kind - 6;
             o.weights = kind & 1 ? DTYPE_Q4_1 : DTYPE_BF16;
             o.kv = kind & 1 ? DTYPE_BF16 : kind > 3 ? DTYPE_Q8_0 : DTYPE_F32;
             o.orthros = kind & 2;

@@ -75,6 +75,19 @@ static void fast_tables_match_ref_in_orthros_models(void **state) {
     }
 }
 
+/* The branches' inputs are sums of sources divided by their norms: rounding grows a little. */
+static void fast_tables_match_ref_in_msar_models(void **state) {
+    (void)state;
+    for (uint32_t branches = 1; branches <= 4; branches++) {
+        struct tiny_options o = tiny_defaults();
+        o.msar_streams = 5 - branches;
+        o.msar_branches = branches;
+        o.orthros = branches % 2;
+        o.window = 20;
+        compare_over(&o, 150, 75, 5e-4, "msar");
+    }
+}
+
 /* Values that differ in their last bit are rounded to neighbours now and then: 2^-8 apart in bf16,
  * a 127th of their vector's largest in 8 bits. */
 static void fast_tables_match_ref_with_rounded_kv(void **state) {
@@ -258,6 +271,21 @@ static void orthros_rows_do_not_depend_on_company(void **state) {
     }
 }
 
+static void msar_rows_do_not_depend_on_company(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        struct tiny_options o = tiny_defaults();
+        o.msar_streams = 4;
+        o.msar_branches = 1 + (uint32_t)kind;
+        o.orthros = kind > 0;
+        o.window = 20;
+        o.weights = kind > 1 ? DTYPE_Q4_0 : DTYPE_F32;
+        o.int8 = kind > 1;
+        o.kv = kind > 1 ? DTYPE_BF16 : DTYPE_F32;
+        rows_do_not_depend_on_company(&o);
+    }
+}
+
 static void wide_identity_orthros_equals_the_standard_model(void **state) {
     (void)state;
     float *standard = logits_of(140), *dual = logits_of(140);
@@ -381,12 +409,14 @@ int main(void) {
         cmocka_unit_test(fast_tables_match_ref_in_odd_shapes),
         cmocka_unit_test(fast_tables_match_ref_over_long_histories),
         cmocka_unit_test(fast_tables_match_ref_in_orthros_models),
+        cmocka_unit_test(fast_tables_match_ref_in_msar_models),
         cmocka_unit_test(fast_tables_match_ref_with_rounded_kv),
         cmocka_unit_test(int8_kv_stays_near_float_kv),
         cmocka_unit_test(int8_activations_stay_near_float_ones),
         cmocka_unit_test(standard_rows_do_not_depend_on_company),
         cmocka_unit_test(orthros_rows_do_not_depend_on_company),
         cmocka_unit_test(int8_rows_do_not_depend_on_company),
+        cmocka_unit_test(msar_rows_do_not_depend_on_company),
         cmocka_unit_test(wide_identity_orthros_equals_the_standard_model),
         cmocka_unit_test(copied_pages_serve_a_second_sequence),
         cmocka_unit_test(cleared_pages_hold_zeros),

@@ -126,11 +126,13 @@ static const char *copy_sharded(void) {
 
 /* ---- golden checkpoints ------------------------------------------------------------------------ */
 
-static void every_golden_checkpoint_loads_or_is_refused(void **state) {
+static void every_golden_checkpoint_loads(void **state) {
     (void)state;
+    /* convolutions of 4 sources in 3 streams, 4 weights of 8 branches, the readout */
+    enum { MSAR = 4 * 3 + 8 * 4 + 1 };
     static const struct {
         const char *name;
-        size_t n_weights; /* 0: refused */
+        size_t n_weights;
         enum dtype dtype;
     } cases[] = {
         {"qwen3-single-standard-none", 2 + 3 * 11, DTYPE_F32},
@@ -142,25 +144,22 @@ static void every_golden_checkpoint_loads_or_is_refused(void **state) {
         {"qwen3-single-standard-orthrus", 2 + 3 * (11 + 6), DTYPE_F32},
         {"qwen3-single-standard-orthrus-bf16", 3 + 3 * (11 + 6), DTYPE_BF16},
         {"qwen3-orthros-standard-orthrus", 2 + 3 * (11 + 4 + 6), DTYPE_F32},
-        {"llama-single-msar-none", 0, DTYPE_F32},
-        {"qwen3-orthros-msar-none-f16", 0, DTYPE_F16},
-        {"qwen3-single-msar-orthrus-bf16", 0, DTYPE_BF16},
-        {"qwen3-orthros-msar-orthrus", 0, DTYPE_F32},
+        {"llama-single-msar-none", 2 + 4 * 9 + MSAR, DTYPE_F32},
+        {"qwen3-orthros-msar-none-f16", 2 + 4 * (11 + 4) + MSAR, DTYPE_F16},
+        {"qwen3-single-msar-orthrus-bf16", 2 + 4 * (11 + 6) + MSAR, DTYPE_BF16},
+        {"qwen3-orthros-msar-orthrus", 2 + 4 * (11 + 4 + 6) + MSAR, DTYPE_F32},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         char path[256];
         snprintf(path, sizeof path, "%s", golden_path(cases[i].name));
-        if (cases[i].n_weights == 0) {
-            refused(path, "msar: this version cannot run");
-            continue;
-        }
         struct model *m = load_path(path, "auto");
         const struct fake *f = device_of(m);
         if (f->n_records != cases[i].n_weights)
             fail_msg("%s: %zu weights, %zu expected", cases[i].name, f->n_records,
                      cases[i].n_weights);
         for (size_t k = 0; k < f->n_records; k++) {
-            enum dtype want = f->records[k].rows > 1 ? cases[i].dtype : DTYPE_F32;
+            bool matrix = f->records[k].rows > 1 && f->records[k].which < WEIGHT_COUNT;
+            enum dtype want = matrix ? cases[i].dtype : DTYPE_F32;
             assert_int_equal(f->records[k].dtype, want);
         }
         const struct model_info *info = model_info(m);
@@ -740,8 +739,9 @@ static void inspect_shows_and_judges(void **state) {
          {"base and output (Orthros), window 8", "Orthrus, blocks of up to 8 rows",
           "model.layers.2.self_attn.o_proj_diff.weight", "can be loaded"}},
         {"qwen3-single-msar-orthrus-bf16",
-         {"MSAR, 3 branches a block, kernels 1 4 8 12", "BF16", "model.readout.query",
-          "would be refused: msar"}},
+         {"MSAR, 3 branches a block, kernels 1 4 8 12",
+          /* 8 vectors of 64 floats at 11 + 15 + 8 positions, and at 11 */
+          "MSAR per sequence  69632 bytes", "MSAR per snapshot  22528 bytes", "can be loaded"}},
         {SHARDED,
          {"llama", "linear, factor 2", "KV f32 per 1000    512000 bytes",
           "KV q8_0 per 1000   144000 bytes", "can be loaded"}},
@@ -764,7 +764,7 @@ static void inspect_shows_and_judges(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_golden_checkpoint_loads_or_is_refused),
+        cmocka_unit_test(every_golden_checkpoint_loads),
         cmocka_unit_test(weights_arrive_as_they_are_stored),
         cmocka_unit_test(dtype_converts_matrices_alone),
         cmocka_unit_test(blocks_that_do_not_fit_are_refused_by_name),

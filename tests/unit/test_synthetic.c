@@ -18,6 +18,13 @@ static void shape_of(const char *spec, struct config *config, uint64_t *n_number
     weights_plan_free(&plan);
 }
 
+static void load(const char *spec, const char *dtype, struct model **out) {
+    struct err err = {0};
+    struct model_options options = {
+        .synthetic = spec, .dtype = dtype, .cpu_table = "auto", .n_threads = 1};
+    if (model_load(&options, out, &err)) fail_msg("%s", err.msg);
+}
+
 static void shapes_have_the_published_number_of_parameters(void **state) {
     (void)state;
     const struct {
@@ -55,6 +62,44 @@ static void options_add_streams_and_a_draft_view(void **state) {
     config_fini(&both);
 }
 
+static void msar_adds_a_residual_path_and_its_costs(void **state) {
+    (void)state;
+    struct config plain, msar;
+    uint64_t n_plain, n_msar;
+    shape_of("smollm2-135m", &plain, &n_plain);
+    shape_of("smollm2-135m,drafts=8,msar", &msar, &n_msar);
+    assert_int_equal(msar.shape.n_msar_streams, 4);
+    assert_int_equal(msar.shape.msar_branches, 4);
+    assert_int_equal(msar.shape.msar_kernels[3], 12);
+    uint64_t drafts = 30 * (2 * 576 * 576 + 2 * 576 * 192);
+    /* 60 branches in 15 blocks; kernels 4 + 8 + 12 */
+    uint64_t convs = 16 * 24 * 576, reads = 60 * (4 * 576 + 16 * 576 + 4 + 1);
+    assert_int_equal(n_msar - n_plain - drafts, convs + reads + 576);
+    config_fini(&plain);
+    config_fini(&msar);
+
+    struct model *a, *b;
+    struct model_costs without, with;
+    load("smollm2-135m", "q8_0", &a);
+    load("smollm2-135m,msar", "q8_0", &b);
+    model_costs(a, &without);
+    model_costs(b, &with);
+    /* Branches 0 .. 3 of block n read n + 1, n + 2, n + 2, n + 2 sources. */
+    uint64_t n_read = 0;
+    for (uint64_t n = 0; n < 15; n++)
+        n_read += 4 * n + 7;
+    uint64_t scores_and_sums = n_read * 4 * (2 * 576 + 2 * 576);
+    uint64_t expansions = 60 * 2 * 24 * 576, norms = 60 * 4 * 2 * 576;
+    uint64_t mixers = 60 * (2 * 16 * 576 + 2 * 4 * 576 + 2 * 4 * 576);
+    assert_int_equal(with.base_flops - without.base_flops,
+                     scores_and_sums + expansions + norms + mixers);
+    assert_int_equal(with.draft_flops - without.draft_flops, with.base_flops - without.base_flops);
+    assert_int_equal(with.head_flops - without.head_flops, 16 * 4 * 576 + 2 * 576);
+    assert_int_equal(with.main_bytes - without.main_bytes, 4 * (convs + reads + 576));
+    model_destroy(a);
+    model_destroy(b);
+}
+
 static void bad_specs_are_refused_by_name(void **state) {
     (void)state;
     static const char *const bad[][2] = {
@@ -62,7 +107,7 @@ static void bad_specs_are_refused_by_name(void **state) {
         {",", "known are"},
         {"gpt-5", "gpt-5"},
         {"smollm2", "smollm2-135m"},
-        {"qwen3-8b,msar", "msar"},
+        {"qwen3-8b,msar=4", "msar=4"},
         {"qwen3-8b,fast", "fast"},
         {"qwen3-8b,window=0", "window=0"},
         {"qwen3-8b,window=", "window="},
@@ -86,18 +131,11 @@ static void bad_specs_are_refused_by_name(void **state) {
     assert_int_equal(synthetic_config(longest, &config, &err), ERR_INVALID);
 }
 
-static void load(const char *dtype, struct model **out) {
-    struct err err = {0};
-    struct model_options options = {
-        .synthetic = "smollm2-135m", .dtype = dtype, .cpu_table = "auto", .n_threads = 1};
-    if (model_load(&options, out, &err)) fail_msg("%s", err.msg);
-}
-
 static void a_made_model_knows_its_costs_and_repeats_itself(void **state) {
     (void)state;
     struct model *a, *b;
-    load("q8_0", &a);
-    load("q8_0", &b);
+    load("smollm2-135m", "q8_0", &a);
+    load("smollm2-135m", "q8_0", &b);
     assert_int_equal(model_info(a)->fingerprint, model_info(b)->fingerprint);
     struct model_costs costs;
     model_costs(a, &costs);
@@ -123,6 +161,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes_have_the_published_number_of_parameters),
         cmocka_unit_test(options_add_streams_and_a_draft_view),
+        cmocka_unit_test(msar_adds_a_residual_path_and_its_costs),
         cmocka_unit_test(bad_specs_are_refused_by_name),
         cmocka_unit_test(a_made_model_knows_its_costs_and_repeats_itself),
     };

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/forward.h"
 #include "kernels/cpu/cpu.h"
 #include "tests/harness.h"
 
@@ -24,6 +25,8 @@ struct tiny_options {
     bool orthros, biases, head_norms, untied;
     uint32_t window, block_size, head_dim, vocab;
     bool identity_affine, int8;
+    uint32_t msar_streams, msar_branches; /* kernels 1 4 8 12 */
+    uint32_t n_snapshots;
     uint32_t positions,
         rows; /* 0, or in place of TINY_POSITIONS (with pages for them), TINY_ROWS */
 };
@@ -38,7 +41,10 @@ static inline struct tiny_options tiny_defaults(void) {
 }
 
 static inline struct model_shape tiny_shape(const struct tiny_options *o, const double *freq) {
-    return (struct model_shape){.n_layers = 2,
+    return (struct model_shape){.n_msar_streams = o->msar_streams,
+                                .msar_kernels = {1, 4, 8, 12},
+                                .msar_branches = o->msar_branches,
+                                .n_layers = 2,
                                 .d_model = 64,
                                 .n_heads = 6,
                                 .n_kv_heads = 2,
@@ -57,16 +63,23 @@ static inline struct model_shape tiny_shape(const struct tiny_options *o, const 
                                 .rope_scale = 1};
 }
 
+/* The n numbers of a weight before they are stored; malloc'd. */
+static inline float *tiny_numbers(enum weight w, uint32_t layer, size_t n, float around,
+                                  float spread) {
+    struct rng rng;
+    rng_seed(&rng, 1000003u * layer + w);
+    float *x = malloc((n ? n : 1) * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = around + spread * rng_normal(&rng);
+    return x;
+}
+
 /* Load a random weight of the given size, stored in dtype. */
 static inline void tiny_load(struct tiny *t, enum weight w, uint32_t layer, enum dtype dtype,
                              uint32_t rows, uint32_t cols, float around, float spread) {
-    struct rng rng;
-    rng_seed(&rng, 1000003u * layer + w);
     size_t n = (size_t)rows * cols;
-    float *x = malloc(n * sizeof *x);
+    float *x = tiny_numbers(w, layer, n, around, spread);
     void *stored = malloc(dtype_row_bytes(dtype, n));
-    for (size_t i = 0; i < n; i++)
-        x[i] = around + spread * rng_normal(&rng);
     dtype_from_f32(dtype, x, n, stored);
     struct err err = {0};
     struct tensor src = {dtype, rows, cols, stored};
@@ -115,6 +128,35 @@ static inline void tiny_load_layer(struct tiny *t, uint32_t l, const struct tiny
     tiny_load(t, WEIGHT_DOWN, l, w, d, s->d_ff, 0, 0.2f);
 }
 
+/* How MSAR's weights spread, so that streams, depths and gates all differ. */
+enum { TINY_MSAR_KINDS = WEIGHT_END - WEIGHT_MSAR_CONV };
+static const float tiny_msar_spread[TINY_MSAR_KINDS] = {0.4f, 0.3f, 0.2f, 0.5f, 0.5f, 0.3f};
+
+static inline void tiny_load_msar(struct tiny *t) {
+    const struct model_shape *s = &t->shape;
+    uint32_t n = s->n_msar_streams, d = s->d_model, n_branches = 2 * s->n_layers;
+    if (n == 0) return;
+    for (uint32_t i = 0; i < t->dev->msar.n_weights[0]; i++)
+        tiny_load(t, WEIGHT_MSAR_CONV, i, DTYPE_F32, s->msar_kernels[i % (n - 1) + 1], d, 0, 0.4f);
+    const uint32_t rows[TINY_MSAR_KINDS] = {0, n, n, 1, 1, 1};
+    const uint32_t cols[TINY_MSAR_KINDS] = {0, d, n * d, n, 1, d};
+    for (uint32_t k = 1; k < TINY_MSAR_KINDS; k++)
+        for (uint32_t i = 0; i < (k + 1 < TINY_MSAR_KINDS ? n_branches : 1); i++)
+            tiny_load(t, (enum weight)(WEIGHT_MSAR_CONV + k), i, DTYPE_F32, rows[k], cols[k], 0,
+                      tiny_msar_spread[k]);
+}
+
+/* NaN wherever an MSAR model keeps vectors: nothing may be read before it was written. */
+static inline void tiny_poison_msar(struct device *dev) {
+    const struct msar *m = &dev->msar;
+    size_t n = dev->shape.n_msar_streams, ld = dev->ld_model * sizeof(float);
+    if (n == 0) return;
+    memset(m->views, 0xff, m->n_sources * n * dev->limits.max_rows * ld);
+    memset(m->z, 0xff, n * dev->limits.max_rows * ld);
+    memset(m->rings, 0xff, (size_t)dev->limits.n_slots * m->ring_len * m->n_pushes * ld);
+    memset(m->snapshots, 0xff, (size_t)dev->limits.n_snapshots * m->history * m->n_pushes * ld);
+}
+
 /* Open, load everything, reserve. Every KV page begins as NaN: what a stale page may hold. */
 static inline struct tiny tiny_open(const struct kernels *k, const struct tiny_options *o) {
     double freq[64];
@@ -128,13 +170,16 @@ static inline struct tiny tiny_open(const struct kernels *k, const struct tiny_o
     tiny_load(&t, WEIGHT_FINAL_NORM, 0, DTYPE_F32, 1, t.shape.d_model, 1, 0.2f);
     for (uint32_t l = 0; l < t.shape.n_layers; l++)
         tiny_load_layer(&t, l, o);
+    tiny_load_msar(&t);
     struct device_limits limits = {.kv_dtype = o->kv,
                                    .n_pages = TINY_PAGES,
                                    .n_slots = TINY_SLOTS,
                                    .max_rows = TINY_ROWS,
-                                   .max_logit_rows = TINY_LOGITS};
+                                   .max_logit_rows = TINY_LOGITS,
+                                   .n_snapshots = o->n_snapshots};
     if (o->positions) limits.n_pages = o->positions / PAGE_TOKENS, limits.max_rows = o->rows;
     if (k->reserve(t.dev, &limits, &err) != OK) fail_msg("%s", err.msg);
+    tiny_poison_msar(t.dev);
     memset(t.dev->kv, 0xff, limits.n_pages * t.dev->page_bytes);
     struct rules greedy = {.temperature = 0, .top_p = 1};
     for (uint32_t slot = 0; slot < TINY_SLOTS; slot++)
@@ -182,15 +227,7 @@ static inline struct segment tiny_segment(const struct tiny_sequence *s, enum vi
 /* All stages from begin to lm_head. */
 static inline void tiny_forward(struct tiny *t, const struct segment *segments, uint32_t n) {
     struct forward fwd = {n, segments};
-    assert_int_equal(t->k->begin(t->dev, &fwd), OK);
-    assert_int_equal(t->k->embed(t->dev), OK);
-    for (uint32_t l = 0; l < t->shape.n_layers; l++) {
-        assert_int_equal(t->k->qkv(t->dev, l), OK);
-        assert_int_equal(t->k->attend(t->dev, l), OK);
-        assert_int_equal(t->k->out_residual(t->dev, l), OK);
-        assert_int_equal(t->k->mlp(t->dev, l), OK);
-    }
-    assert_int_equal(t->k->lm_head(t->dev), OK);
+    assert_int_equal(forward_run(t->k, t->dev, &t->shape, &fwd), OK);
 }
 
 /* Logit rows first .. first + n - 1 of the last forward into out [n][vocab]. */
