@@ -198,13 +198,13 @@ static bool put_extensions(json_t *root, const struct config *c) {
     const struct model_shape *s = &c->shape;
     bool good = put_changes(root, &(struct convert_changes){NULL, s->orthros ? s->window : 0,
                                                             s->block_size, s->mask_token});
-    if (!c->msar) return good;
+    if (!s->n_msar_streams) return good;
     json_t *kernels = json_array();
-    for (uint32_t i = 0; i < c->n_msar_kernels; i++)
-        json_array_append_new(kernels, json_integer(c->msar_kernels[i]));
+    for (uint32_t i = 0; i < s->n_msar_streams; i++)
+        json_array_append_new(kernels, json_integer(s->msar_kernels[i]));
     return good && put(root, "msar",
                        json_pack("{s:o, s:i}", "kernels", kernels, "branches_per_block",
-                                 (int)c->msar_branches));
+                                 (int)s->msar_branches));
 }
 
 static json_t *make_config(const struct config *c, const struct rope *rope,
@@ -288,9 +288,8 @@ static int check_config(const struct convert_texts *texts, const struct config *
         {"orthrus.block_size", a->block_size, block < DRAFT_MAX ? block : DRAFT_MAX},
         {"orthrus.mask_token_id", a->mask_token,
          changes->block ? changes->mask_token : s->mask_token},
-        {"msar.branches_per_block", again.msar_branches, config->msar_branches},
-        {"msar.kernels",
-         memcmp(again.msar_kernels, config->msar_kernels, sizeof again.msar_kernels), 0},
+        {"msar.branches_per_block", a->msar_branches, s->msar_branches},
+        {"msar.kernels", memcmp(a->msar_kernels, s->msar_kernels, sizeof a->msar_kernels), 0},
     };
     for (size_t i = 0; !rc && i < ARRAY_LEN(numbers); i++)
         if (numbers[i].found != numbers[i].wanted)
