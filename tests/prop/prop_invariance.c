@@ -30,13 +30,6 @@ enum {
     MAX_STEPS = 100000,
 };
 
-/* What the engine takes and obeys; the rest is left out of the scenarios. */
-static const struct {
-    bool msar, kv_q8_0, ngram, prefix_cache;
-    bool choices; /* choices of one prompt share its pages */
-} enabled = {
-    .msar = false, .kv_q8_0 = false, .ngram = false, .prefix_cache = false, .choices = false};
-
 static const char *const checkpoints[] = {
     "qwen3-single-standard-none",
     "qwen2-single-standard-none",
@@ -112,15 +105,12 @@ static void find_tables(void) {
 }
 
 static const char *draw_checkpoint(struct rng *rng) {
-    for (;;) {
-        const char *name = checkpoints[rng_below(rng, ARRAY_LEN(checkpoints))];
-        if (enabled.msar || !strstr(name, "-msar-")) return name;
-    }
+    return checkpoints[rng_below(rng, ARRAY_LEN(checkpoints))];
 }
 
 /* 2 .. block, what adapts, what looks the text up, or none. */
 static int32_t draw_drafts(struct rng *rng, uint32_t block) {
-    if (enabled.ngram && rng_below(rng, 4) == 0) return DRAFTS_NGRAM;
+    if (rng_below(rng, 4) == 0) return DRAFTS_NGRAM;
     if (!block) return DRAFTS_OFF;
     uint32_t kind = rng_below(rng, 6);
     if (kind == 0) return DRAFTS_OFF;
@@ -130,7 +120,7 @@ static int32_t draw_drafts(struct rng *rng, uint32_t block) {
 static struct scenario draw_scenario(struct rng *rng, uint64_t seed) {
     struct scenario sc = {.seed = seed,
                           .checkpoint = draw_checkpoint(rng),
-                          .kv = kv_dtypes[rng_below(rng, enabled.kv_q8_0 ? 3 : 2)]};
+                          .kv = kv_dtypes[rng_below(rng, ARRAY_LEN(kv_dtypes))]};
     sc.dtype = dtypes[rng_below(rng, ARRAY_LEN(dtypes))];
     bool blocks = sc.dtype[0] == 'q';
     sc.activations = blocks && rng_below(rng, 2) ? "int8" : "f32";
@@ -146,7 +136,7 @@ static struct scenario draw_scenario(struct rng *rng, uint64_t seed) {
     sc.n_rows = rng_below(rng, 2) ? 512 : 8 + rng_below(rng, 60);
     sc.chunk = rng_below(rng, 2) ? 1 + rng_below(rng, 40) : 0;
     sc.spare_pages = rng_below(rng, 3) ? rng_below(rng, 10) : 200;
-    sc.prefix_cache = enabled.prefix_cache && rng_below(rng, 4);
+    sc.prefix_cache = rng_below(rng, 4) > 0;
     sc.cancels = rng_below(rng, 4) == 0;
     sc.prefill_first = rng_below(rng, 8) == 0;
     sc.burst = rng_below(rng, 2);
@@ -581,7 +571,7 @@ static void every_text_equals_its_run_alone(void **state) {
     if (n < 40) return; /* too few for chance to have done everything */
     assert_true(tally.preempted > 0 && tally.cancelled > 0 && tally.stopped > 0);
     assert_true(tally.accepted > 0 && tally.rejected > 0 && tally.drawn > 0);
-    assert_true(tally.cached > 0 || !enabled.prefix_cache);
+    assert_true(tally.cached > 0);
 }
 
 /* ---- the test of the test ---------------------------------------------------------------------- */
@@ -590,8 +580,6 @@ static void every_text_equals_its_run_alone(void **state) {
 static void planted_bug_is_caught(void **state) {
     enum plant plant = *(enum plant *)*state;
     char why[1024];
-    if (plant == PLANT_PAGE_COPY && !enabled.choices) skip();
-    if (plant == PLANT_STATE_LOAD && !(enabled.msar && enabled.prefix_cache)) skip();
     tally = (struct tally){0};
     for (uint64_t seed = 1; seed <= 200; seed++) {
         bool equal = run_scenario(seed, plant, why, sizeof why);

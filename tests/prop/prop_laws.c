@@ -35,11 +35,6 @@ static const int32_t prompt[N_PROMPT] = {0, 1, 0, 1, 1, 2, 0, 1, 2, 0, 1, 3, 0, 
 
 static const double P_LEAST = 1e-6, Z_MOST = 5.5;
 
-/* What the engine obeys; what it does not is left out. */
-static const struct {
-    bool penalties, bias, ngram;
-} enabled = {.penalties = false, .bias = false, .ngram = false};
-
 /* ---- chi-square -------------------------------------------------------------------------------- */
 
 /* Upper regularised incomplete gamma function Q(a, x): by its series below a + 1, else by its
@@ -471,9 +466,7 @@ static const struct setting settings[] = {
 };
 
 static bool runs(const struct setting *s, int32_t drafts) {
-    if (!s->all_blocks && drafts != DRAFTS_OFF && drafts != 4) return false;
-    bool penalised = s->frequency != 0 || s->presence != 0 || s->repetition != 1;
-    return (enabled.penalties || !penalised) && (enabled.bias || !s->bias);
+    return s->all_blocks || drafts == DRAFTS_OFF || drafts == 4;
 }
 
 static void laws_hold(int32_t drafts) {
@@ -510,7 +503,7 @@ static void texts_follow_their_law_with_blocks_that_adapt(void **state) {
 
 static void texts_follow_their_law_with_given_proposals(void **state) {
     (void)state;
-    if (enabled.ngram) laws_hold(DRAFTS_NGRAM);
+    laws_hold(DRAFTS_NGRAM);
 }
 
 /* ---- the test of the test ---------------------------------------------------------------------- */
