@@ -160,8 +160,9 @@ def test_tokens_of_a_gguf_stay_the_same(convert, gguf, name):
 @pytest.mark.parametrize("name", goldens(orthrus=True))
 def test_drafts_come_along(convert, gguf, name):
     data = golden(name)
-    ours = generate(convert(gguf(name, "f32")), data["prompts"][3], 30)
-    other = generate(GOLDEN / name, data["prompts"][3], 30, "--dtype", "f32")
+    block = ["--drafts", data["block_size"]]
+    ours = generate(convert(gguf(name, "f32")), data["prompts"][3], 30, *block)
+    other = generate(GOLDEN / name, data["prompts"][3], 30, "--dtype", "f32", *block)
     assert ours["tokens"] == other["tokens"] == data["greedy"][3][:30]
     assert ours["cycles"] == other["cycles"] and ours["cycles"]
 
