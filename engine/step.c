@@ -7,7 +7,8 @@
 #include "engine/engine_internal.h"
 
 enum {
-    STEP_TARGET_US = 100000,   /* prefill is cut so that a step lasts about this long at most */
+    STEP_TARGET_US = 100000,   /* prefill is cut so that a step lasts about this long at most, */
+    DECODE_TARGET_US = 50000,  /* and shorter while texts go on, which all wait for the step */
     PREFILL_ROWS_MEASURED = 8, /* steps with fewer prefill rows say nothing about their price */
 };
 
@@ -240,7 +241,11 @@ static uint64_t clock_us(const struct engine *engine) {
 
 /* Prefill rows that fit a step. The clock steers chunk sizes only, which change no result. */
 static uint32_t prefill_bound(const struct engine *engine) {
-    double rows = STEP_TARGET_US / engine->us_per_row;
+    struct sequence *const *running = scheduler_running(engine->scheduler);
+    bool decodes = false;
+    for (uint32_t slot = 0; slot < engine->config.max_num_seqs && !decodes; slot++)
+        decodes = running[slot] && running[slot]->state == SEQ_DECODE;
+    double rows = (decodes ? DECODE_TARGET_US : STEP_TARGET_US) / engine->us_per_row;
     return rows > engine->limits.max_rows ? engine->limits.max_rows : (uint32_t)rows;
 }
 
