@@ -16,6 +16,9 @@ enum {
     DEFAULT_MAX_QUEUED = 1024,
     DEFAULT_MAX_ROWS = 512,
     MIN_PAGES = 2,
+    /* Of one live sequence between two steps: one of each kind, and both cancels of the one before it,
+     * which had ended without the loop knowing yet. */
+    COMMANDS_MAX = 5,
     LOGITS_BYTES_MAX = 64 << 20, /* of one forward; a planner with less room drafts less */
     FIRST_US_PER_ROW = 500,      /* until prefill has been measured */
     IDLE_WAIT_MS = 1000,         /* an idle engine still turns, so that a watchdog sees it alive */
@@ -153,8 +156,8 @@ static int allocate(struct engine *engine) {
     size_t events = config->max_num_seqs * (engine->event_bytes_max + 16) +
                     engine->live_cap * (sizeof(struct event_record) + 16);
     engine->events = ring_create(4 * events + 64);
-    /* At most one of each kind of command a live sequence. */
-    engine->commands = ring_create(4 * engine->live_cap * (sizeof(struct command) + 8));
+    engine->commands =
+        ring_create(COMMANDS_MAX * engine->live_cap * (sizeof(struct command) + 8));
     engine->outcomes = calloc(config->max_num_seqs, sizeof *engine->outcomes);
     engine->pool = page_pool_create(engine->limits.n_pages);
     if (!engine->live || !engine->events || !engine->commands || !engine->outcomes || !engine->pool)
@@ -268,7 +271,8 @@ static void wake(struct engine *engine) {
     (void)n; /* EAGAIN: the counter is full, so it is awake already */
 }
 
-/* Room is there: at most one command of each kind a live sequence is ever in the ring. */
+/* Room is there: a sequence cannot end before its SUBMIT was drained, so between two drains a live
+ * sequence has one before it at most (COMMANDS_MAX). */
 static void push_command(struct engine *engine, const struct command *command) {
     struct command *slot = ring_reserve(engine->commands, sizeof *slot);
     ASSERT(slot);
