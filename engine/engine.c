@@ -156,8 +156,7 @@ static int allocate(struct engine *engine) {
     size_t events = config->max_num_seqs * (engine->event_bytes_max + 16) +
                     engine->live_cap * (sizeof(struct event_record) + 16);
     engine->events = ring_create(4 * events + 64);
-    engine->commands =
-        ring_create(COMMANDS_MAX * engine->live_cap * (sizeof(struct command) + 8));
+    engine->commands = ring_create(COMMANDS_MAX * engine->live_cap * (sizeof(struct command) + 8));
     engine->outcomes = calloc(config->max_num_seqs, sizeof *engine->outcomes);
     engine->pool = page_pool_create(engine->limits.n_pages);
     if (!engine->live || !engine->events || !engine->commands || !engine->outcomes || !engine->pool)
