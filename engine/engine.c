@@ -15,6 +15,10 @@ enum {
     DEFAULT_MAX_NUM_SEQS = 64,
     DEFAULT_MAX_QUEUED = 1024,
     DEFAULT_MAX_ROWS = 512,
+    MIN_PAGES = 2,
+    /* Of one live sequence between two steps: one of each kind, and both cancels of the one before it,
+     * which had ended without the loop knowing yet. */
+    COMMANDS_MAX = 5,
     LOGITS_BYTES_MAX = 64 << 20, /* of one forward; a planner with less room drafts less */
     FIRST_US_PER_ROW = 500,      /* until prefill has been measured */
     IDLE_WAIT_MS = 1000,         /* an idle engine still turns, so that a watchdog sees it alive */
@@ -71,7 +75,7 @@ static uint64_t resolve_snapshots(struct engine *engine, uint64_t bytes, size_t 
     uint64_t n = bytes / 8 / one;
     if (n > bytes / page_bytes) n = bytes / page_bytes;
     if (n > UINT32_MAX / 2) n = UINT32_MAX / 2;
-    if ((bytes - n * one) / page_bytes < 2) n = 0; /* a pool so small is for pages alone */
+    if ((bytes - n * one) / page_bytes < MIN_PAGES) n = 0; /* a pool so small is for pages alone */
     engine->limits.n_snapshots = (uint32_t)n;
     return bytes - n * one;
 }
@@ -89,17 +93,19 @@ static int resolve_pages(struct engine *engine, struct err *err) {
                        context);
     size_t page_bytes = kernels->page_bytes(device, engine->limits.kv_dtype);
     uint64_t wanted = div_ceil(max_len, PAGE_TOKENS) * config->max_num_seqs * page_bytes;
+    if (wanted < MIN_PAGES * page_bytes) wanted = MIN_PAGES * page_bytes;
     uint64_t room = config->kv_bytes;
     uint64_t available = room ? 0 : memory_available();
     if (available) room = div_ceil(available, 4);
     if (!room || (room > wanted && !(config->kv_bytes && config->prefix_cache))) room = wanted;
     uint64_t n_pages = resolve_snapshots(engine, room, page_bytes) / page_bytes;
     if (n_pages > UINT32_MAX / 2) n_pages = UINT32_MAX / 2;
-    if (n_pages < 2)
+    if (n_pages < MIN_PAGES)
         return err_set(err, ERR_INVALID,
                        "kv-memory: %llu bytes hold %llu pages of %zu bytes, at "
-                       "least 2 are needed",
-                       (unsigned long long)room, (unsigned long long)n_pages, page_bytes);
+                       "least %d are needed",
+                       (unsigned long long)room, (unsigned long long)n_pages, page_bytes,
+                       MIN_PAGES);
     if (n_pages * PAGE_TOKENS < max_len) {
         snprintf(engine->notice, sizeof engine->notice,
                  "max_model_len lowered from %u to %llu: the KV pool holds no more", max_len,
@@ -150,8 +156,7 @@ static int allocate(struct engine *engine) {
     size_t events = config->max_num_seqs * (engine->event_bytes_max + 16) +
                     engine->live_cap * (sizeof(struct event_record) + 16);
     engine->events = ring_create(4 * events + 64);
-    /* At most one of each kind of command a live sequence. */
-    engine->commands = ring_create(4 * engine->live_cap * (sizeof(struct command) + 8));
+    engine->commands = ring_create(COMMANDS_MAX * engine->live_cap * (sizeof(struct command) + 8));
     engine->outcomes = calloc(config->max_num_seqs, sizeof *engine->outcomes);
     engine->pool = page_pool_create(engine->limits.n_pages);
     if (!engine->live || !engine->events || !engine->commands || !engine->outcomes || !engine->pool)
@@ -265,7 +270,8 @@ static void wake(struct engine *engine) {
     (void)n; /* EAGAIN: the counter is full, so it is awake already */
 }
 
-/* Room is there: at most one command of each kind a live sequence is ever in the ring. */
+/* Room is there: a sequence cannot end before its SUBMIT was drained, so between two drains a live
+ * sequence has one before it at most (COMMANDS_MAX). */
 static void push_command(struct engine *engine, const struct command *command) {
     struct command *slot = ring_reserve(engine->commands, sizeof *slot);
     ASSERT(slot);

@@ -30,10 +30,8 @@ static void add_frame(struct buf *out, const struct answer_head *head, const cha
 }
 
 static void add_ids(struct buf *out, const char *name, const int32_t *ids, uint32_t n) {
-    buf_fmt(out, ",\"%s\":[", name);
-    for (uint32_t i = 0; i < n; i++)
-        buf_fmt(out, i ? ",%d" : "%d", ids[i]);
-    buf_str(out, "]");
+    buf_fmt(out, ",\"%s\":", name);
+    buf_ids(out, ids, n);
 }
 
 static void add_token_ids(struct buf *out, const struct answer_head *head, const int32_t *ids,

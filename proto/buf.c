@@ -106,3 +106,10 @@ void buf_json(struct buf *buf, const char *text, size_t len) {
     if (len > run) buf_add(buf, text + run, len - run);
     buf_add(buf, "\"", 1);
 }
+
+void buf_ids(struct buf *buf, const int32_t *ids, uint32_t n) {
+    buf_str(buf, "[");
+    for (uint32_t i = 0; i < n; i++)
+        buf_fmt(buf, i ? ",%d" : "%d", ids[i]);
+    buf_str(buf, "]");
+}

@@ -34,10 +34,6 @@ static struct path path_make(const char *fmt, ...) {
     return path;
 }
 
-static int no_memory(struct api_error *err) {
-    return api_error_set(err, API_INTERNAL_ERROR, NULL, "out of memory");
-}
-
 static int missing(struct api_error *err, const char *of, const char *leaf) {
     struct path path = path_make("%s.%s", of, leaf);
     return api_error_set(err, API_MISSING_REQUIRED_PARAMETER, path.text, "%s is required",
@@ -208,7 +204,7 @@ static int store_content(struct value *message, const char *of, struct arena *ar
     struct value *calls = fields_member(message, "tool_calls");
     if (content) return content->kind == VALUE_ARRAY ? check_parts(content, of, err) : OK;
     if (!calls || calls->n_items == 0) return missing(err, of, "content");
-    return object_set(arena, message, "content", text_value("", 0)) ? OK : no_memory(err);
+    return object_set(arena, message, "content", text_value("", 0)) ? OK : request_no_memory(err);
 }
 
 /* What storing calls needs besides them. */
@@ -239,7 +235,7 @@ static int store_arguments(struct value *function, const char *of, struct call_s
                                  "%s must be a string that holds a JSON object", path.text);
         }
     }
-    return object_set(store->arena, function, "arguments", object) ? OK : no_memory(err);
+    return object_set(store->arena, function, "arguments", object) ? OK : request_no_memory(err);
 }
 
 static int store_calls(struct value *message, const char *of, struct call_store *store,
@@ -328,10 +324,10 @@ int messages_store(struct value *messages, const struct proto_limits *limits, si
                              messages->n_items);
     struct value *texts = arena_alloc(request->arena, sizeof *texts);
     size_t n_calls = count_calls(messages);
-    if (!texts) return no_memory(err);
+    if (!texts) return request_no_memory(err);
     *texts = (struct value){.kind = VALUE_ARRAY};
     texts->items = arena_alloc(request->arena, (n_calls + 1) * sizeof *texts->items);
-    if (!texts->items) return no_memory(err);
+    if (!texts->items) return request_no_memory(err);
     struct call_store store = {values_left, request->arena, texts};
     for (size_t i = 0; i < messages->n_items; i++) {
         struct path path = path_make("messages[%zu]", i);
@@ -375,14 +371,14 @@ int messages_store_kwargs(struct value *kwargs, const struct value *effort,
         if (rc) return rc;
         if (!kwargs) {
             kwargs = arena_alloc(request->arena, sizeof *kwargs);
-            if (!kwargs) return no_memory(err);
+            if (!kwargs) return request_no_memory(err);
             kwargs->kind = VALUE_OBJECT;
         }
         struct value off = {.kind = VALUE_BOOL, .boolean = false};
         if (!add_kwarg(request->arena, kwargs, "reasoning_effort", *effort) ||
             (fields_equal(effort, "none") &&
              !add_kwarg(request->arena, kwargs, "enable_thinking", off)))
-            return no_memory(err);
+            return request_no_memory(err);
     }
     request->template_kwargs = kwargs;
     return OK;

@@ -46,7 +46,7 @@ int prompt_store_ids(const struct value *ids, const char *path, const struct pro
     if (ids->n_items == 0)
         return api_error_set(err, API_INVALID_VALUE, path, "%s must not be an empty array", path);
     int32_t *to = arena_alloc(arena, ids->n_items * sizeof *to);
-    if (!to) return api_error_set(err, API_INTERNAL_ERROR, NULL, "out of memory");
+    if (!to) return request_no_memory(err);
     for (size_t i = 0; i < ids->n_items; i++) {
         int64_t id;
         char got[CHARS_NUMBER_CAP];
@@ -82,7 +82,7 @@ int prompt_store(const struct value *prompt, const struct proto_limits *limits,
                              "prompt must hold at most %u prompts, got %zu", limits->max_choices,
                              n);
     request->prompts = arena_alloc(request->arena, n * sizeof *request->prompts);
-    if (!request->prompts) return api_error_set(err, API_INTERNAL_ERROR, NULL, "out of memory");
+    if (!request->prompts) return request_no_memory(err);
     request->n_prompts = (uint32_t)n;
     if (!is_list) return store_one(prompt, "prompt", limits, request, request->prompts, err);
     for (size_t i = 0; i < n; i++) {

@@ -20,6 +20,8 @@ void buf_str(struct buf *buf, const char *text);
 void buf_fmt(struct buf *buf, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* A JSON string literal with its quotes; text is UTF-8 (invalid bytes become U+FFFD). */
 void buf_json(struct buf *buf, const char *text, size_t len);
+/* A JSON array of token ids. */
+void buf_ids(struct buf *buf, const int32_t *ids, uint32_t n);
 
 /* ---- errors ------------------------------------------------------------------------------------ */
 

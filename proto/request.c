@@ -267,6 +267,9 @@ static int check_choices(const struct fields *fields, const struct proto_limits 
 /* Fields that are right each, but not together. */
 static int check_together(const struct fields *fields, const struct proto_limits *limits,
                           const struct api_request *request, struct api_error *err) {
+    const struct value *min = fields_get(fields, "min_tokens");
+    int64_t min_tokens = 0; /* as sent: request has what fits 32 bits */
+    if (min) fields_int(min, &min_tokens);
     int rc = check_choices(fields, limits, request, err);
     if (rc) return rc;
     if (fields_get(fields, "stream_options") && !request->stream)
@@ -275,10 +278,10 @@ static int check_together(const struct fields *fields, const struct proto_limits
     if (request->max_tokens == 0) /* with echo it would score a prompt */
         return api_error_set(err, API_INVALID_VALUE, "max_tokens",
                              "max_tokens must be at least 1 without echo, got 0");
-    if (request->max_tokens > 0 && request->sampling.min_tokens > request->max_tokens)
+    if (request->max_tokens > 0 && min_tokens > request->max_tokens)
         return api_error_set(err, API_INVALID_VALUE, "min_tokens",
-                             "min_tokens must not be above the token limit of %lld, got %u",
-                             (long long)request->max_tokens, request->sampling.min_tokens);
+                             "min_tokens must not be above the token limit of %lld, got %lld",
+                             (long long)request->max_tokens, (long long)min_tokens);
     if (request->priority && !limits->has_priorities)
         return api_error_set(err, API_INVALID_VALUE, "priority",
                              "priority must be 0 where the server runs without --scheduling "

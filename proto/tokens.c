@@ -107,17 +107,10 @@ int proto_parse_tokens(enum route_kind kind, const char *body, size_t len,
 
 /* ---- answers ------------------------------------------------------------------------------------ */
 
-static void add_ids(struct buf *out, const int32_t *ids, uint32_t n) {
-    buf_str(out, "[");
-    for (uint32_t i = 0; i < n; i++)
-        buf_fmt(out, i ? ",%d" : "%d", ids[i]);
-    buf_str(out, "]");
-}
-
 void proto_tokenized(struct buf *out, const int32_t *ids, uint32_t n, uint32_t max_model_len,
                      const struct token_str *strs) {
     buf_fmt(out, "{\"count\":%u,\"max_model_len\":%u,\"tokens\":", n, max_model_len);
-    add_ids(out, ids, n);
+    buf_ids(out, ids, n);
     buf_str(out, ",\"token_strs\":");
     if (!strs) {
         buf_str(out, "null}");
@@ -142,6 +135,6 @@ void proto_rendered(struct buf *out, const char *request_id, const int32_t *ids,
     buf_str(out, "{\"request_id\":");
     buf_json(out, request_id, strlen(request_id));
     buf_str(out, ",\"token_ids\":");
-    add_ids(out, ids, n);
+    buf_ids(out, ids, n);
     buf_str(out, "}");
 }

@@ -153,7 +153,7 @@ static int submit_one(struct exchange *ex, uint32_t i, const struct tokens *prom
     struct request *request = make_request(gen, i, prompt);
     if (!request)
         return api_error_set(error, API_INTERNAL_ERROR, NULL, "no memory for the request");
-    uint64_t id = live_take(server->live, ex, i);
+    uint64_t id = live_take(server->live, ex, i, clock_us());
     request->id = id;
     if (gen->request.n > 1 && !request->group) request->group = id;
     int rc = engine_submit(server->engine, request, &err);

@@ -18,8 +18,9 @@ struct slot {
 struct live {
     uint32_t n, cap;
     int32_t free_head;
-    uint64_t ended_us[DRAIN_SAMPLES]; /* when sequences ended lately */
-    uint32_t n_ended;
+    uint64_t busy_since_us;           /* when the table was empty for the last time */
+    uint64_t ended_us[DRAIN_SAMPLES]; /* when sequences ended lately, */
+    uint32_t n_ended;                 /* how many since then */
     struct slot slots[];
 };
 
@@ -46,8 +47,12 @@ uint32_t live_cap(const struct live *live) {
     return live->cap;
 }
 
-uint64_t live_take(struct live *live, struct exchange *exchange, uint32_t choice) {
+uint64_t live_take(struct live *live, struct exchange *exchange, uint32_t choice, uint64_t now_us) {
     ASSERT(live->free_head != NO_PLACE);
+    if (!live->n) { /* what was idle time says nothing of the pace */
+        live->busy_since_us = now_us;
+        live->n_ended = 0;
+    }
     uint32_t i = (uint32_t)live->free_head;
     struct slot *slot = &live->slots[i];
     ASSERT(!slot->used);
@@ -87,7 +92,6 @@ void live_note_ended(struct live *live, uint64_t now_us) {
 
 double live_ms_per_sequence(const struct live *live, uint64_t now_us) {
     if (!live->n_ended) return 0;
-    uint32_t n = live->n_ended < DRAIN_SAMPLES ? live->n_ended : DRAIN_SAMPLES;
-    uint64_t oldest = live->ended_us[(live->n_ended - n) % DRAIN_SAMPLES];
-    return clock_ms(oldest, now_us) / n;
+    if (live->n_ended < DRAIN_SAMPLES) return clock_ms(live->busy_since_us, now_us) / live->n_ended;
+    return clock_ms(live->ended_us[live->n_ended % DRAIN_SAMPLES], now_us) / DRAIN_SAMPLES;
 }

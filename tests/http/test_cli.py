@@ -5,7 +5,7 @@ import os
 import subprocess
 
 import pytest
-from geryon import BIN, GOLDEN, SLOW, run_cli, script
+from geryon import BIN, GOLDEN, SLOW, run_cli
 
 MODEL = GOLDEN / "qwen3-single-standard-none"
 
@@ -96,14 +96,6 @@ def test_tokenize_there_and_back():
 @pytest.mark.parametrize("stdin", [b"[1, 2", b"[1, -1]", b"[320]", b'["a"]', b"{}"])
 def test_tokenize_refuses_ids_that_are_none(stdin):
     fails(1, "tokenize", "--model", MODEL, "--decode", stdin=stdin)
-
-
-def test_health_of_a_running_server(serve):
-    server = serve(script(["a"]))
-    run_cli("health", "--port", server.port)
-    loading = serve(script(["a"], load_ms=2000), ready=False)
-    assert run_cli("health", "--port", loading.port, check=False).returncode == 1
-    fails(1, "health", "--port", 1)
 
 
 @pytest.mark.parametrize("break_it, named", [

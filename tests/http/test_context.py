@@ -105,6 +105,15 @@ def test_max_model_len_flag_lowers_the_context(serve):
     assert server.get("/v1/models").json["data"][0]["max_model_len"] == 20
 
 
+def test_a_context_of_one_page_needs_no_memory_named(serve):
+    """One sequence of 16 tokens would fill one page; the pool has its least number of them."""
+    server = serve(endless(context=64), "--max-model-len", 16, "--max-num-seqs", 1)
+    whole, _ = server.both(prompt=[0] * 10, max_tokens=100)
+    assert whole.json["usage"]["completion_tokens"] == 6
+    assert server.complete([0] * 16).status == 400
+    server.wait_idle()
+
+
 @pytest.mark.parametrize("block_size", [0, 8])
 def test_pool_smaller_than_the_load_preempts_and_answers_right(serve, block_size):
     """More sequences than the pages hold: they wait or are recomputed, and every text is right."""

@@ -200,26 +200,27 @@ def test_s12_06_time_to_first_token(serve, stream):
     with ThreadPoolExecutor(1) as pool:
         ahead = pool.submit(server.complete, "x", max_tokens=3)
         server.wait_running(1)
-        sent = time.monotonic()
         ask(prompt="x" * 10, max_tokens=10)
-        took = time.monotonic() - sent
         ahead.result()
     now = Scrape(server)
     assert now("time_to_first_token_seconds_count") == 2
     assert now("request_seconds_count") == 2
-    # The one ahead is known: 15 + 50 ms to its first token, 100 ms more to its end.
-    ttft = now("time_to_first_token_seconds_sum") - 0.065
-    whole = now("request_seconds_sum") - 0.165
-    queue, prefill = now("request_queue_seconds_sum"), now("request_prefill_seconds_sum") - 0.065
-    decode = now("request_decode_seconds_sum") - 0.1
-    # The script's times are the least that each part can take; how much a busy machine adds is not
-    # asserted, but the parts must add up, whatever they are.
-    assert prefill >= 0.2 - 0.02 and decode >= 0.45 - 0.02 and queue > 0
-    assert abs(queue + prefill - ttft) <= 0.05 * SLOW + 0.2 * ttft
-    assert ttft + decode - 0.02 <= whole <= took + 0.1 * SLOW
+    # Sums of both. The one ahead takes 15 + 50 ms to its first token and 100 ms more to its end. These
+    # are the least that each part can take; how much a busy machine adds is not asserted, but the
+    # parts must add up, whatever they are.
+    ttft, whole = now("time_to_first_token_seconds_sum"), now("request_seconds_sum")
+    queue, prefill = now("request_queue_seconds_sum"), now("request_prefill_seconds_sum")
+    decode = now("request_decode_seconds_sum")
+    assert prefill >= 0.265 - 0.02 and decode >= 0.55 - 0.02 and queue > 0
+    assert ttft >= queue + prefill - 1e-5, "it counts the line"
+    assert whole >= queue + prefill + decode - 1e-5
+    # Of an answer that goes out whole it ends when the engine had the token, of a stream it ends when
+    # the token left: late perhaps, but not with the last of ten.
+    assert ttft <= (whole if stream else whole - decode + 1e-5)
+    assert ttft < whole - 0.1
     gaps = now("inter_token_latency_seconds_count")
     assert gaps == 2 + 9
-    assert now("inter_token_latency_seconds_sum") / gaps >= 0.05 - 0.005
+    assert now("inter_token_latency_seconds_sum") == pytest.approx(decode, abs=1e-4)
 
 
 def test_tokens_of_one_step_share_its_gap(serve):
@@ -227,7 +228,8 @@ def test_tokens_of_one_step_share_its_gap(serve):
     server.complete(max_tokens=11)  # 1, then twice 5
     now = Scrape(server)
     assert now("inter_token_latency_seconds_count") == 10
-    assert 0.08 <= now("inter_token_latency_seconds_sum") <= 0.08 + 0.1 * SLOW
+    assert now("inter_token_latency_seconds_sum") >= 0.08
+    assert now("inter_token_latency_seconds_sum") == pytest.approx(now("request_decode_seconds_sum"), abs=1e-4)
     assert now("inter_token_latency_seconds_bucket", le="0.005") == 0
 
 

@@ -96,6 +96,8 @@ def test_health_command(serve):
     by_twin = subprocess.run([BIN, "health"], env=dict(os.environ) | {"GERYON_PORT": str(server.port)},
                              capture_output=True, check=False)
     assert by_twin.returncode == 0 and json.loads(by_twin.stdout) == {"status": "ok"}
+    loading = serve(script(["a"], load_ms=2000), ready=False)
+    assert run_cli("health", "--port", loading.port, check=False).returncode == 1
     closed = run_cli("health", "--port", 1, check=False)
     assert closed.returncode == 1 and closed.stdout == b"" and b"port 1" in closed.stderr
 

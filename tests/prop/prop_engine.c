@@ -612,6 +612,48 @@ static void full_queue_refuses_and_takes_again(void **state) {
     model_destroy(model);
 }
 
+/* Between two steps: all that ended are told to go nevertheless, their places are taken anew, and
+ * those go at once as well. */
+static void commands_of_two_generations_have_room(void **state) {
+    (void)state;
+    enum { N = 16 };
+    struct model *model = make_model(3, DRAFTER_PERFECT, 0, false);
+    struct engine_config config;
+    engine_config_defaults(&config);
+    config.max_num_seqs = N;
+    config.max_queued = 0;
+    struct engine *engine;
+    struct err err;
+    assert_int_equal(engine_create(model, &config, &engine, &err), OK);
+    int32_t prompt[] = {0};
+    struct request requests[2 * N];
+    struct result results[2 * N];
+    memset(results, 0, sizeof results);
+    for (uint64_t i = 0; i < 2 * N; i++) {
+        requests[i] = (struct request){.id = i, .max_tokens = 1, .n_prompt = 1, .prompt = prompt};
+        sampling_defaults(&requests[i].sampling);
+        if (i == N) {
+            while (engine_step(engine, 0) > 0)
+                continue;
+            for (uint64_t old = 0; old < N; old++) {
+                engine_cancel_waiting(engine, old);
+                engine_cancel(engine, old);
+            }
+            drain(engine, results);
+        }
+        assert_int_equal(engine_submit(engine, &requests[i], &err), OK);
+        if (i < N) continue;
+        engine_cancel_waiting(engine, i);
+        engine_cancel(engine, i);
+    }
+    engine_step(engine, 0);
+    drain(engine, results);
+    for (uint32_t i = 0; i < 2 * N; i++)
+        assert_int_equal(results[i].finish == FINISH_CANCELLED, i >= N);
+    engine_destroy(engine);
+    model_destroy(model);
+}
+
 static void prompt_that_can_never_fit_is_refused(void **state) {
     (void)state; /* S6-03 */
     struct model *model = make_model(3, DRAFTER_PERFECT, 0, false);
@@ -647,6 +689,7 @@ int main(void) {
         cmocka_unit_test(decode_goes_on_while_a_long_prompt_prefills),
         cmocka_unit_test(prefill_goes_on_under_a_full_batch_of_decodes),
         cmocka_unit_test(full_queue_refuses_and_takes_again),
+        cmocka_unit_test(commands_of_two_generations_have_room),
         cmocka_unit_test(prompt_that_can_never_fit_is_refused),
     };
     return cmocka_run_group_tests_name("prop_engine", tests, NULL, NULL);

@@ -614,6 +614,15 @@ static void fields_that_contradict_are_refused(void **state) {
     body = body_with(ROUTE_CHAT, "max_completion_tokens", "5,\"max_tokens\":9,\"min_tokens\":6");
     refused(ROUTE_CHAT, body, "invalid_value", "min_tokens");
     free(body);
+    /* Beyond what is stored, but compared as sent, and named so. */
+    struct proto_limits limits = limits_default();
+    struct api_request out;
+    struct api_error err;
+    const char *huge = "{\"prompt\":\"p\",\"max_tokens\":8000000000,\"min_tokens\":9000000000}";
+    assert_int_equal(parse_with(ROUTE_COMPLETION, huge, strlen(huge), &limits, &out, &err),
+                     ERR_INVALID);
+    assert_string_equal(err.param, "min_tokens");
+    assert_non_null(strstr(err.message, "8000000000, got 9000000000"));
 }
 
 static void faults_are_reported_in_the_fixed_order(void **state) {
