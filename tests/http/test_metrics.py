@@ -19,7 +19,7 @@ GROUP_B = """
     generation_tokens_total time_to_first_token_seconds inter_token_latency_seconds
     request_queue_seconds request_prefill_seconds request_decode_seconds request_seconds
     request_prompt_tokens request_generation_tokens draft_tokens_proposed_total
-    draft_tokens_accepted_total draft_accepted_position_total draft_accepted_length
+    draft_tokens_accepted_total draft_accepted_position_total draft_accepted_length draft_length draft_acceptance
     prompt_cached_tokens_total kv_pages_cached kv_page_evictions_total prefix_cache_query_tokens_total
     prefix_cache_hit_tokens_total forward_passes_total kv_pages kv_pages_used preemptions_total batch_sequences batch_tokens
     step_seconds model_load_progress device_memory_bytes build_info""".split()
