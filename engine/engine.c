@@ -144,14 +144,16 @@ static int allocate(struct engine *engine) {
     uint32_t step_tokens = engine->info.draft_block ? engine->info.draft_block : 1;
     engine->event_bytes_max =
         sizeof(struct event_record) + text_chunk_max(model->tokenizer, step_tokens);
+    engine->ending_bytes_max = sizeof(struct event_record) + text_chunk_max(model->tokenizer, 0);
     engine->live_cap = config->max_num_seqs + config->max_queued;
     engine->live = calloc(engine->live_cap, sizeof *engine->live);
     /* Room for two whole steps, so that one can run while the loop reads the other. */
     size_t events = config->max_num_seqs * (engine->event_bytes_max + 16) +
-                    engine->live_cap * (sizeof(struct event_record) + 16);
+                    engine->live_cap * (engine->ending_bytes_max + 16);
     engine->events = ring_create(4 * events + 64);
-    /* At most one of each kind of command a live sequence. */
-    engine->commands = ring_create(4 * engine->live_cap * (sizeof(struct command) + 8));
+    /* Between two drains a place sees both cancels of a sequence that has ended, and all three commands
+     * of the one that takes its place. One more covers the wrap. */
+    engine->commands = ring_create(6 * engine->live_cap * (sizeof(struct command) + 8));
     engine->outcomes = calloc(config->max_num_seqs, sizeof *engine->outcomes);
     engine->pool = page_pool_create(engine->limits.n_pages);
     if (!engine->live || !engine->events || !engine->commands || !engine->outcomes || !engine->pool)
@@ -265,7 +267,7 @@ static void wake(struct engine *engine) {
     (void)n; /* EAGAIN: the counter is full, so it is awake already */
 }
 
-/* Room is there: at most one command of each kind a live sequence is ever in the ring. */
+/* Room is there: see allocate. */
 static void push_command(struct engine *engine, const struct command *command) {
     struct command *slot = ring_reserve(engine->commands, sizeof *slot);
     ASSERT(slot);

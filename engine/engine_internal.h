@@ -58,6 +58,7 @@ struct engine {
     struct scheduler *scheduler;
     struct outcome *outcomes; /* [max_num_seqs] */
     size_t event_bytes_max;   /* one event's record at most */
+    size_t ending_bytes_max;  /* that of a sequence that ends without having run in the step */
     struct drafts *drafts;    /* --drafts auto and ngram, else NULL */
     double us_per_row;        /* running estimate of what a prefill row costs */
     bool failed;

@@ -366,10 +366,10 @@ static void trace(const struct engine *engine, const struct plan *plan, uint64_t
 /* Whether the loop has drained enough for everything this step may emit. */
 static bool room_for_events(const struct engine *engine) {
     size_t n_text = engine->config.max_num_seqs;
-    size_t n_bare = engine->live_cap;
+    size_t n_ended = engine->live_cap; /* what a preempted one withheld goes out with its end */
     return ring_has_room(engine->events,
-                         n_text * engine->event_bytes_max + n_bare * sizeof(struct event_record),
-                         n_text + n_bare);
+                         n_text * engine->event_bytes_max + n_ended * engine->ending_bytes_max,
+                         n_text + n_ended);
 }
 
 int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
