@@ -128,8 +128,9 @@ static int resolve_rows(struct engine *engine, struct err *err) {
     if (affordable < config->max_num_seqs) affordable = config->max_num_seqs;
     if (logits > affordable) logits = affordable;
     if (logits < 16) logits = 16;
-    if (engine->info.draft_block && logits < engine->info.draft_block)
-        logits = engine->info.draft_block;
+    if (logits < engine->info.draft_block) logits = engine->info.draft_block;
+    /* engine_logits shows a whole block, with drafts off too. */
+    if (logits < engine->model->shape.block_size) logits = engine->model->shape.block_size;
     engine->limits.n_slots = config->max_num_seqs;
     engine->limits.max_rows = rows;
     engine->limits.max_logit_rows = logits > rows ? rows : (uint32_t)logits;
