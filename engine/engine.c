@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "engine/engine_internal.h"
@@ -299,9 +298,7 @@ int engine_submit(struct engine *engine, struct request *request, struct err *er
     seq->arrival = engine->next_arrival++;
     seq->live_idx = engine->n_live;
     engine->live[engine->n_live++] = seq;
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    seq->stats.submitted_us = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+    seq->stats.submitted_us = monotonic_us();
     atomic_fetch_add_explicit(&engine->counters.submitted, 1, memory_order_relaxed);
     push_command(engine, &(struct command){.kind = COMMAND_SUBMIT, .seq = seq});
     return OK;
@@ -405,12 +402,6 @@ int engine_step(struct engine *engine, uint64_t now_us) {
     return step_run(engine, now_us, &emitted);
 }
 
-static uint64_t now_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 static void sleep_until_woken(struct engine *engine, int timeout_ms) {
     struct pollfd fd = {.fd = engine->wake_fd, .events = POLLIN};
     uint64_t count;
@@ -425,7 +416,7 @@ static void *thread_main(void *arg) {
     while (!atomic_load_explicit(&engine->stop, memory_order_acquire)) {
         bool emitted = false;
         uint64_t steps = engine->counters.steps;
-        int rc = step_run(engine, now_us(), &emitted);
+        int rc = step_run(engine, monotonic_us(), &emitted);
         if (emitted) engine->notify(engine->notify_arg);
         if (rc <= 0)
             sleep_until_woken(engine, IDLE_WAIT_MS);
@@ -440,7 +431,7 @@ int engine_start(struct engine *engine, void (*notify)(void *arg), void *arg, st
     engine->notify = notify;
     engine->notify_arg = arg;
     atomic_store(&engine->stop, false);
-    atomic_store(&engine->counters.last_step_us, now_us());
+    atomic_store(&engine->counters.last_step_us, monotonic_us());
     int rc = pthread_create(&engine->thread, NULL, thread_main, engine);
     if (rc) return err_set(err, ERR_IO, "cannot start the engine thread: %s", strerror(rc));
     engine->running = true;

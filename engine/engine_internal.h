@@ -4,6 +4,7 @@
 #define GERYON_ENGINE_INTERNAL_H
 
 #include <pthread.h>
+#include <time.h>
 
 #include "engine/counters.h"
 #include "engine/drafts.h"
@@ -75,6 +76,12 @@ struct engine {
     void (*notify)(void *arg);
     void *notify_arg;
 };
+
+static inline uint64_t monotonic_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
 
 /* step.c: like engine_step; *emitted is set when events were pushed. */
 int step_run(struct engine *engine, uint64_t now_us, bool *emitted);

@@ -2,7 +2,6 @@
  * what they yielded, emit events. Nothing here waits, and nothing allocates. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/engine_internal.h"
 
@@ -233,9 +232,7 @@ static void absorb(struct engine *engine, const struct plan *plan, uint64_t now_
 
 static uint64_t clock_us(const struct engine *engine) {
     if (engine->config.clock) return engine->config.clock(engine->config.clock_arg);
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+    return monotonic_us();
 }
 
 /* Prefill rows that fit a step. The clock steers chunk sizes only, which change no result. */
