@@ -1,5 +1,6 @@
 /* The engine's bounds on the scripted model, each at its worst: turns under a small row budget, and the
- * two rings between the threads. */
+ * two rings between the threads; and both threads at once. */
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -181,11 +182,71 @@ static void preempted_texts_that_withhold_text_can_all_be_cancelled(void **state
     model_destroy(model);
 }
 
+/* ---- two threads ------------------------------------------------------------------------------- */
+
+static void post(void *sem) {
+    sem_post(sem);
+}
+
+/* The loop thread submits, cancels and looks on while the engine thread runs: for ThreadSanitizer, and
+ * every text that is not cancelled is whole. */
+static void the_loop_thread_looks_on_while_texts_run(void **state) {
+    (void)state;
+    enum { N = 150, LIVE = 12, OUTPUT = 20 };
+    struct model *model = make_model("{\"vocab\":[\"a\",\"b\"],\"sequence\":[0,1],"
+                                     "\"context\":64,\"block_size\":4,\"state\":true}");
+    struct engine_config config;
+    engine_config_defaults(&config);
+    config.max_num_seqs = 4;
+    config.max_queued = LIVE - 4;
+    config.kv_bytes = 8 * model->kernels->page_bytes(model->device, DTYPE_F32);
+    struct engine *engine = make_engine(model, &config);
+    static struct request requests[N];
+    struct err err;
+    sem_t woken;
+    assert_int_equal(sem_init(&woken, 0, 0), 0);
+    assert_int_equal(engine_start(engine, post, &woken, &err), OK);
+    uint32_t n_submitted = 0, n_ended = 0, n_cancelled = 0, n_tokens[N] = {0};
+    while (n_ended < N) {
+        for (; n_submitted < N && n_submitted - n_ended < LIVE; n_submitted++) {
+            requests[n_submitted] = make_request(n_submitted, OUTPUT);
+            submit(engine, &requests[n_submitted]);
+            if (n_submitted % 5 == 1) engine_cancel(engine, n_submitted - 1);
+            if (n_submitted % 7 == 1) engine_cancel_waiting(engine, n_submitted);
+        }
+        sem_wait(&woken);
+        struct event event;
+        while (engine_next_event(engine, &event)) {
+            assert_true(event.kind != EVENT_FAILED);
+            for (uint32_t i = 0; i < event.n_tokens; i++)
+                assert_int_equal(event.tokens[i], n_tokens[event.id]++ % 2);
+            if (event.kind != EVENT_FINISHED) continue;
+            bool cancelled = event.finish == FINISH_CANCELLED;
+            assert_true(cancelled || n_tokens[event.id] == OUTPUT);
+            n_cancelled += cancelled;
+            n_ended++;
+        }
+        struct engine_gauges gauges;
+        struct engine_slot slots[LIVE];
+        engine_gauges(engine, &gauges);
+        assert_true(gauges.running <= 4);
+        uint32_t n = engine_slots(engine, slots, LIVE);
+        for (uint32_t i = 0; i < n; i++)
+            assert_true(slots[i].n_output <= OUTPUT && slots[i].n_pages <= 8);
+    }
+    engine_stop(engine);
+    assert_true(n_cancelled < N / 2);
+    sem_destroy(&woken);
+    engine_destroy(engine);
+    model_destroy(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_without_a_row_come_next_where_drafts_find_no_room),
         cmocka_unit_test(commands_for_ended_texts_and_their_successors_fit),
         cmocka_unit_test(preempted_texts_that_withhold_text_can_all_be_cancelled),
+        cmocka_unit_test(the_loop_thread_looks_on_while_texts_run),
     };
     return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
 }
