@@ -92,8 +92,8 @@ install: all ## PREFIX=/usr/local DESTDIR=
 
 # ---- tests --------------------------------------------------------------------------------------
 
-# C tests link the whole product but main.c. Property tests and the scripted model's own test link
-# that model in place of the loader.
+# C tests link the whole product but main.c. Property tests, the scripted model's own and the engine's
+# link that model in place of the loader.
 TESTLIB := $(B)/libgeryon-test.a
 TESTLINK = $(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS) -lcmocka
 $(TESTLIB): $(call obj,$(CORE) $(filter-out server/main.c,$(SERVER)) tests/harness.c)
@@ -101,7 +101,7 @@ $(TESTLIB): $(call obj,$(CORE) $(filter-out server/main.c,$(SERVER)) tests/harne
 $(B)/tests/unit/test_%: $(B)/tests/unit/test_%.o $(call obj,$(LOADER)) $(TESTLIB)
 	@echo "  LINK $@"
 	$(Q)$(TESTLINK)
-$(B)/tests/unit/test_scripted: $(B)/tests/unit/test_scripted.o $(call obj,$(SCRIPTED)) $(TESTLIB)
+$(B)/tests/unit/test_scripted $(B)/tests/unit/test_engine: $(B)/tests/unit/test_%: $(B)/tests/unit/test_%.o $(call obj,$(SCRIPTED)) $(TESTLIB)
 	@echo "  LINK $@"
 	$(Q)$(TESTLINK)
 $(B)/tests/prop/prop_invariance: $(B)/tests/prop/prop_invariance.o $(B)/tests/prop/watch.o $(call obj,$(LOADER)) $(TESTLIB)

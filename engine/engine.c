@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "engine/engine_internal.h"
@@ -16,9 +15,9 @@ enum {
     DEFAULT_MAX_QUEUED = 1024,
     DEFAULT_MAX_ROWS = 512,
     MIN_PAGES = 2,
-    /* Of one live sequence between two steps: one of each kind, and both cancels of the one before it,
-     * which had ended without the loop knowing yet. */
-    COMMANDS_MAX = 5,
+    /* Of one place between two steps: both cancels of a sequence that has ended, and all three commands
+     * of the one that takes its place. One more covers the ring's wrap. */
+    COMMANDS_MAX = 5 + 1,
     LOGITS_BYTES_MAX = 64 << 20, /* of one forward; a planner with less room drafts less */
     FIRST_US_PER_ROW = 500,      /* until prefill has been measured */
     IDLE_WAIT_MS = 1000,         /* an idle engine still turns, so that a watchdog sees it alive */
@@ -134,8 +133,9 @@ static int resolve_rows(struct engine *engine, struct err *err) {
     if (affordable < config->max_num_seqs) affordable = config->max_num_seqs;
     if (logits > affordable) logits = affordable;
     if (logits < 16) logits = 16;
-    if (engine->info.draft_block && logits < engine->info.draft_block)
-        logits = engine->info.draft_block;
+    if (logits < engine->info.draft_block) logits = engine->info.draft_block;
+    /* engine_logits shows a whole block, with drafts off too. */
+    if (logits < engine->model->shape.block_size) logits = engine->model->shape.block_size;
     engine->limits.n_slots = config->max_num_seqs;
     engine->limits.max_rows = rows;
     engine->limits.max_logit_rows = logits > rows ? rows : (uint32_t)logits;
@@ -150,11 +150,12 @@ static int allocate(struct engine *engine) {
     uint32_t step_tokens = engine->info.draft_block ? engine->info.draft_block : 1;
     engine->event_bytes_max =
         sizeof(struct event_record) + text_chunk_max(model->tokenizer, step_tokens);
+    engine->ending_bytes_max = sizeof(struct event_record) + text_chunk_max(model->tokenizer, 0);
     engine->live_cap = config->max_num_seqs + config->max_queued;
     engine->live = calloc(engine->live_cap, sizeof *engine->live);
     /* Room for two whole steps, so that one can run while the loop reads the other. */
     size_t events = config->max_num_seqs * (engine->event_bytes_max + 16) +
-                    engine->live_cap * (sizeof(struct event_record) + 16);
+                    engine->live_cap * (engine->ending_bytes_max + 16);
     engine->events = ring_create(4 * events + 64);
     engine->commands = ring_create(COMMANDS_MAX * engine->live_cap * (sizeof(struct command) + 8));
     engine->outcomes = calloc(config->max_num_seqs, sizeof *engine->outcomes);
@@ -270,8 +271,7 @@ static void wake(struct engine *engine) {
     (void)n; /* EAGAIN: the counter is full, so it is awake already */
 }
 
-/* Room is there: a sequence cannot end before its SUBMIT was drained, so between two drains a live
- * sequence has one before it at most (COMMANDS_MAX). */
+/* Room is there: see COMMANDS_MAX. */
 static void push_command(struct engine *engine, const struct command *command) {
     struct command *slot = ring_reserve(engine->commands, sizeof *slot);
     ASSERT(slot);
@@ -302,9 +302,7 @@ int engine_submit(struct engine *engine, struct request *request, struct err *er
     seq->arrival = engine->next_arrival++;
     seq->live_idx = engine->n_live;
     engine->live[engine->n_live++] = seq;
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    seq->stats.submitted_us = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+    seq->stats.submitted_us = monotonic_us();
     atomic_fetch_add_explicit(&engine->counters.submitted, 1, memory_order_relaxed);
     push_command(engine, &(struct command){.kind = COMMAND_SUBMIT, .seq = seq});
     return OK;
@@ -408,12 +406,6 @@ int engine_step(struct engine *engine, uint64_t now_us) {
     return step_run(engine, now_us, &emitted);
 }
 
-static uint64_t now_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 static void sleep_until_woken(struct engine *engine, int timeout_ms) {
     struct pollfd fd = {.fd = engine->wake_fd, .events = POLLIN};
     uint64_t count;
@@ -428,7 +420,7 @@ static void *thread_main(void *arg) {
     while (!atomic_load_explicit(&engine->stop, memory_order_acquire)) {
         bool emitted = false;
         uint64_t steps = engine->counters.steps;
-        int rc = step_run(engine, now_us(), &emitted);
+        int rc = step_run(engine, monotonic_us(), &emitted);
         if (emitted) engine->notify(engine->notify_arg);
         if (rc <= 0)
             sleep_until_woken(engine, IDLE_WAIT_MS);
@@ -443,7 +435,7 @@ int engine_start(struct engine *engine, void (*notify)(void *arg), void *arg, st
     engine->notify = notify;
     engine->notify_arg = arg;
     atomic_store(&engine->stop, false);
-    atomic_store(&engine->counters.last_step_us, now_us());
+    atomic_store(&engine->counters.last_step_us, monotonic_us());
     int rc = pthread_create(&engine->thread, NULL, thread_main, engine);
     if (rc) return err_set(err, ERR_IO, "cannot start the engine thread: %s", strerror(rc));
     engine->running = true;

@@ -4,6 +4,7 @@
 #define GERYON_ENGINE_INTERNAL_H
 
 #include <pthread.h>
+#include <time.h>
 
 #include "engine/counters.h"
 #include "engine/drafts.h"
@@ -58,6 +59,7 @@ struct engine {
     struct scheduler *scheduler;
     struct outcome *outcomes; /* [max_num_seqs] */
     size_t event_bytes_max;   /* one event's record at most */
+    size_t ending_bytes_max;  /* that of a sequence that ends without having run in the step */
     struct drafts *drafts;    /* --drafts auto and ngram, else NULL */
     double us_per_row;        /* running estimate of what a prefill row costs */
     bool failed;
@@ -74,6 +76,12 @@ struct engine {
     void (*notify)(void *arg);
     void *notify_arg;
 };
+
+static inline uint64_t monotonic_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
 
 /* step.c: like engine_step; *emitted is set when events were pushed. */
 int step_run(struct engine *engine, uint64_t now_us, bool *emitted);

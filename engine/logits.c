@@ -91,6 +91,9 @@ static int check_job(const struct engine *engine, const struct logits_job *job, 
     if (job->block < 1 || job->block > shape->block_size)
         return err_set(err, ERR_INVALID, "block: %u rows, expected 1 to %u", job->block,
                        shape->block_size);
+    if (job->block > engine->limits.max_logit_rows)
+        return err_set(err, ERR_INVALID, "block: %u rows, a forward holds %u", job->block,
+                       engine->limits.max_logit_rows);
     return OK;
 }
 

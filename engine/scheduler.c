@@ -241,6 +241,7 @@ static void admit(struct scheduler *s, uint64_t now_us, struct plan *plan) {
 struct budget {
     uint32_t main_rows, main_logits;   /* the main forward */
     uint32_t draft_rows, draft_logits; /* the draft forward */
+    bool turned;                       /* the rotor stands at one that found no room */
 };
 
 /* Room for the next token's KV, at the price of younger sequences. False: seq itself went. */
@@ -280,6 +281,7 @@ static void plan_decode(struct scheduler *s, struct budget *left, struct plan *p
         if (!seq || seq->state != SEQ_DECODE) continue;
         if (left->main_rows < s->config.n_streams || left->main_logits < 1) {
             s->rotor = (s->rotor + i) % n; /* first in the next step */
+            left->turned = true;
             break;
         }
         left->main_rows -= s->config.n_streams;
@@ -322,7 +324,8 @@ static void plan_fixed_drafts(struct scheduler *s, struct budget *left, struct p
         if (n_draft == 0) continue;
         if (left->draft_rows < block || left->draft_logits < block - 1 ||
             left->main_rows < n_draft * s->config.n_streams || left->main_logits < n_draft) {
-            s->rotor = seq->slot; /* first in the next step */
+            /* First in the next step, but behind those that had no row at all. */
+            if (!left->turned) s->rotor = seq->slot;
             break;
         }
         n_draft = draft_room(s, seq, n_draft);

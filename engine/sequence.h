@@ -62,8 +62,8 @@ struct sequence {
     struct sequence *prev, *next; /* in the waiting line */
 };
 
-/* Loop thread. Room for the request's prompt and max_tokens more; copies the prompt. eos: the
- * model's end-of-sequence ids. ngram: with an index of its tokens. NULL without memory. */
+/* Loop thread. Room for the request's prompt and max_tokens more; copies the prompt. ngram:
+ * with an index of its tokens. NULL without memory. */
 struct sequence *sequence_create(struct request *request, const struct model *model,
                                  uint32_t max_tokens, uint32_t draft_block, bool ngram);
 void sequence_destroy(struct sequence *seq);

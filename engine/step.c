@@ -2,7 +2,6 @@
  * what they yielded, emit events. Nothing here waits, and nothing allocates. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/engine_internal.h"
 
@@ -234,9 +233,7 @@ static void absorb(struct engine *engine, const struct plan *plan, uint64_t now_
 
 static uint64_t clock_us(const struct engine *engine) {
     if (engine->config.clock) return engine->config.clock(engine->config.clock_arg);
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+    return monotonic_us();
 }
 
 /* Prefill rows that fit a step. The clock steers chunk sizes only, which change no result. */
@@ -371,10 +368,10 @@ static void trace(const struct engine *engine, const struct plan *plan, uint64_t
 /* Whether the loop has drained enough for everything this step may emit. */
 static bool room_for_events(const struct engine *engine) {
     size_t n_text = engine->config.max_num_seqs;
-    size_t n_bare = engine->live_cap;
+    size_t n_ended = engine->live_cap; /* what a preempted one withheld goes out with its end */
     return ring_has_room(engine->events,
-                         n_text * engine->event_bytes_max + n_bare * sizeof(struct event_record),
-                         n_text + n_bare);
+                         n_text * engine->event_bytes_max + n_ended * engine->ending_bytes_max,
+                         n_text + n_ended);
 }
 
 int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {

@@ -79,6 +79,22 @@ def test_draft_logits(name, table):
         assert logits(name, table, prompt, *more, "--decode") == whole
 
 
+def test_draft_logits_of_a_block_longer_than_other_limits(tmp_path):
+    """A block of 32 rows: shown whole with drafts off, and refused where a forward holds fewer rows."""
+    source = GOLDEN / "qwen3-single-standard-orthrus"
+    for path in source.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((source / "config.json").read_text())
+    (config["orthrus"] if "orthrus" in config else config)["block_size"] = 32
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ask = ["logits", "--model", tmp_path, "--tokens", "1,2,3", "--view", "draft", "--next", 4]
+    whole = run_cli(*ask).stdout
+    assert len(whole.splitlines()) == 32
+    assert run_cli(*ask, "--drafts", "off").stdout == whole
+    done = run_cli(*ask, "--max-num-batched-tokens", 16, check=False)
+    assert done.returncode == 1 and b"block: 32 rows" in done.stderr
+
+
 @MODELS
 @pytest.mark.parametrize("dtype, kv, activations", [
     ("bf16", "bf16", "auto"), ("f16", "f32", "auto"), ("q8_0", "bf16", "int8"), ("q4_0", "f32", "int8"),
