@@ -260,13 +260,22 @@ static int make_buffers(struct job *j, struct err *err) {
     return err_set(err, ERR_NOMEM, "no memory for buffers of %zu bytes", bytes);
 }
 
-/* A number that f16 cannot hold must not become infinite behind the user's back. */
-static int check_f16(const struct output *o, const float *from, const uint8_t *to, size_t n,
-                     struct err *err) {
+/* The least magnitude that a form cannot hold. Blocks keep scales, or minima (q4_0's is -8 d), in f16,
+ * where 65520 is the first number that rounds to infinity; q8_0 has d = max / 127. */
+static float beyond(enum dtype form) {
+    if (form == DTYPE_BF16) return 0x1.ffp127f;
+    return form == DTYPE_Q8_0 ? 127 * 65520.0f : 65520.0f;
+}
+
+/* What a form cannot hold must not become another number behind the user's back: in blocks it would
+ * be cut to their range, NaN to 0. f16 and bf16 hold NaN and infinities. */
+static int check_range(const struct output *o, const float *x, size_t n, struct err *err) {
+    float most = beyond(o->form);
+    bool plain = is_plain(o->form);
     for (size_t i = 0; i < n; i++)
-        if ((to[2 * i + 1] & 0x7c) == 0x7c && isfinite(from[i]))
-            return err_set(err, ERR_INVALID, "weights: %s: %g is beyond the range of f16", o->name,
-                           (double)from[i]);
+        if (!(fabsf(x[i]) < most) && !(plain && !isfinite(x[i])))
+            return err_set(err, ERR_INVALID, "weights: %s: %g is beyond the range of %s", o->name,
+                           (double)x[i], dtype_name(o->form));
     return OK;
 }
 
@@ -288,7 +297,7 @@ static int form_rows(struct job *j, const struct output *o, uint64_t row, uint64
     if (o->form == DTYPE_F32) return OK;
     dtype_from_f32(o->form, j->floats, n, j->formed);
     *out = j->formed;
-    return o->form == DTYPE_F16 ? check_f16(o, j->floats, j->formed, n, err) : OK;
+    return check_range(o, j->floats, n, err);
 }
 
 static int put(struct job *j, const struct output *o, size_t which, uint64_t at, const void *data,
