@@ -13,7 +13,6 @@
  *   Q4_0     the same with min = -8 scale: d (q - 8) = d q + (-8 d)     exact, since 8 is a power of 2
  *
  * Vectors and MSAR tensors meet the model as float32 whatever --dtype says, so they are never rounded. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,25 +259,6 @@ static int make_buffers(struct job *j, struct err *err) {
     return err_set(err, ERR_NOMEM, "no memory for buffers of %zu bytes", bytes);
 }
 
-/* The least magnitude that a form cannot hold. Blocks keep scales, or minima (q4_0's is -8 d), in f16,
- * where 65520 is the first number that rounds to infinity; q8_0 has d = max / 127. */
-static float beyond(enum dtype form) {
-    if (form == DTYPE_BF16) return 0x1.ffp127f;
-    return form == DTYPE_Q8_0 ? 127 * 65520.0f : 65520.0f;
-}
-
-/* What a form cannot hold must not become another number behind the user's back: in blocks it would
- * be cut to their range, NaN to 0. f16 and bf16 hold NaN and infinities. */
-static int check_range(const struct output *o, const float *x, size_t n, struct err *err) {
-    float most = beyond(o->form);
-    bool plain = is_plain(o->form);
-    for (size_t i = 0; i < n; i++)
-        if (!(fabsf(x[i]) < most) && !(plain && !isfinite(x[i])))
-            return err_set(err, ERR_INVALID, "weights: %s: %g is beyond the range of %s", o->name,
-                           (double)x[i], dtype_name(o->form));
-    return OK;
-}
-
 /* Rows of an output in its form; *out points into a buffer of the job. */
 static int form_rows(struct job *j, const struct output *o, uint64_t row, uint64_t n_rows,
                      const uint8_t **out, struct err *err) {
@@ -295,9 +275,8 @@ static int form_rows(struct job *j, const struct output *o, uint64_t row, uint64
     dtype_to_f32(o->stored, j->stored, n, j->floats);
     *out = (const uint8_t *)j->floats;
     if (o->form == DTYPE_F32) return OK;
-    dtype_from_f32(o->form, j->floats, n, j->formed);
     *out = j->formed;
-    return check_range(o, j->floats, n, err);
+    return weights_round(o->name, o->form, j->floats, n, j->formed, err);
 }
 
 static int put(struct job *j, const struct output *o, size_t which, uint64_t at, const void *data,
