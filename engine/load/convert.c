@@ -13,7 +13,6 @@
  *   Q4_0     the same with min = -8 scale: d (q - 8) = d q + (-8 d)     exact, since 8 is a power of 2
  *
  * Vectors and MSAR tensors meet the model as float32 whatever --dtype says, so they are never rounded. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,16 +259,6 @@ static int make_buffers(struct job *j, struct err *err) {
     return err_set(err, ERR_NOMEM, "no memory for buffers of %zu bytes", bytes);
 }
 
-/* A number that f16 cannot hold must not become infinite behind the user's back. */
-static int check_f16(const struct output *o, const float *from, const uint8_t *to, size_t n,
-                     struct err *err) {
-    for (size_t i = 0; i < n; i++)
-        if ((to[2 * i + 1] & 0x7c) == 0x7c && isfinite(from[i]))
-            return err_set(err, ERR_INVALID, "weights: %s: %g is beyond the range of f16", o->name,
-                           (double)from[i]);
-    return OK;
-}
-
 /* Rows of an output in its form; *out points into a buffer of the job. */
 static int form_rows(struct job *j, const struct output *o, uint64_t row, uint64_t n_rows,
                      const uint8_t **out, struct err *err) {
@@ -286,9 +275,8 @@ static int form_rows(struct job *j, const struct output *o, uint64_t row, uint64
     dtype_to_f32(o->stored, j->stored, n, j->floats);
     *out = (const uint8_t *)j->floats;
     if (o->form == DTYPE_F32) return OK;
-    dtype_from_f32(o->form, j->floats, n, j->formed);
     *out = j->formed;
-    return o->form == DTYPE_F16 ? check_f16(o, j->floats, j->formed, n, err) : OK;
+    return weights_round(o->name, o->form, j->floats, n, j->formed, err);
 }
 
 static int put(struct job *j, const struct output *o, size_t which, uint64_t at, const void *data,

@@ -105,17 +105,15 @@ static uint64_t chunk_rows(uint32_t rows, uint32_t cols) {
 /* Rows row .. row + n - 1 of the weight, in `dtype`, into dst. */
 static int stage_rows(struct stage *s, const struct weight_item *item, enum dtype dtype,
                       uint64_t row, uint64_t n, uint8_t *dst, struct err *err) {
-    enum dtype stored = (enum dtype)checkpoint_tensor(s->ck, item->tensor)->dtype;
+    const struct checkpoint_tensor *t = checkpoint_tensor(s->ck, item->tensor);
+    enum dtype stored = (enum dtype)t->dtype;
     if (stored == dtype) return checkpoint_read(s->ck, item->tensor, row, n, dst, err);
     int rc = checkpoint_read(s->ck, item->tensor, row, n, s->rows, err);
     if (rc) return rc;
-    if (dtype == DTYPE_F32) {
-        dtype_to_f32(stored, s->rows, (size_t)n * item->cols, (float *)dst);
-    } else {
-        dtype_to_f32(stored, s->rows, (size_t)n * item->cols, s->floats);
-        dtype_from_f32(dtype, s->floats, (size_t)n * item->cols, dst);
-    }
-    return OK;
+    size_t n_numbers = (size_t)n * item->cols;
+    float *floats = dtype == DTYPE_F32 ? (float *)(void *)dst : s->floats;
+    dtype_to_f32(stored, s->rows, n_numbers, floats);
+    return dtype == DTYPE_F32 ? OK : weights_round(t->name, dtype, floats, n_numbers, dst, err);
 }
 
 static int load_weight(struct stage *s, struct model *m, const struct weight_item *item,

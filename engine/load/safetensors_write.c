@@ -142,11 +142,7 @@ static void file_name(const struct safetensors_writer *w, uint32_t file, char ou
         snprintf(out, FILE_NAME_CAP, "model-%05u-of-%05u.safetensors", file + 1, w->n_files);
 }
 
-/* jansson steals references, also of what could not be made: NULL values fail here as well. */
-static int set_member(json_t *object, const char *key, json_t *value) {
-    return json_object_set_new(object, key, value);
-}
-
+/* jansson steals references, also of what could not be made: NULL values fail as well. */
 static int add_to_header(struct safetensors_writer *w, size_t i, void *arg) {
     const struct safetensors_entry *e = &w->entries[i];
     const struct place *p = &w->places[i];
@@ -154,11 +150,11 @@ static int add_to_header(struct safetensors_writer *w, size_t i, void *arg) {
     int rc = 0;
     for (uint32_t d = 0; d < e->n_dims; d++)
         rc |= json_array_append_new(shape, json_integer((json_int_t)e->shape[d]));
-    rc |= set_member(tensor, "dtype", json_string(e->dtype));
-    rc |= set_member(tensor, "shape", shape);
+    rc |= json_object_set_new(tensor, "dtype", json_string(e->dtype));
+    rc |= json_object_set_new(tensor, "shape", shape);
     json_t *range = json_pack("[I, I]", (json_int_t)p->begin, (json_int_t)(p->begin + p->bytes));
-    rc |= set_member(tensor, "data_offsets", range);
-    rc |= set_member(root, e->name, tensor);
+    rc |= json_object_set_new(tensor, "data_offsets", range);
+    rc |= json_object_set_new(root, e->name, tensor);
     w->data_bytes += p->bytes;
     return rc ? ERR_NOMEM : OK;
 }
@@ -250,7 +246,7 @@ static int write_index(struct safetensors_writer *w, struct err *err) {
     for (size_t i = 0; i < w->n_entries; i++) {
         char name[FILE_NAME_CAP];
         file_name(w, w->places[i].file, name);
-        bad |= set_member(map, w->entries[i].name, json_string(name));
+        bad |= json_object_set_new(map, w->entries[i].name, json_string(name));
         total += w->places[i].bytes;
     }
     json_t *root = json_pack("{s: {s: I}, s: o}", "metadata", "total_size", (json_int_t)total,

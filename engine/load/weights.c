@@ -1,6 +1,7 @@
 /* weights.c: see weights.h. */
 #include "engine/load/weights.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -325,6 +326,33 @@ int weights_dtype(const struct checkpoint *ck, const struct weight_item *item, i
                        "weights: %s: rows of %u elements, %s wants a multiple of %u", t->name,
                        item->cols, dtype_name(dtype), block);
     *out = dtype;
+    return OK;
+}
+
+/* The least magnitude that rounds to none of dtype's numbers. Blocks keep scales, or minima (q4_0 is
+ * written with -8 d), in f16, where 65520 is the first to become infinite; q8_0 has d = max / 127. */
+static float beyond(enum dtype dtype) {
+    switch ((int)dtype) {
+    case DTYPE_F32:
+        return INFINITY;
+    case DTYPE_BF16:
+        return 0x1.ffp127f;
+    case DTYPE_Q8_0:
+        return 127 * 65520.0f;
+    default:
+        return 65520;
+    }
+}
+
+int weights_round(const char *name, enum dtype dtype, const float *x, size_t n, void *out,
+                  struct err *err) {
+    float least = beyond(dtype);
+    bool blocks = dtype_block(dtype) > 1; /* these would cut infinities and make 0 of NaN */
+    for (size_t i = 0; i < n; i++)
+        if (!(fabsf(x[i]) < least) && (blocks || isfinite(x[i])))
+            return err_set(err, ERR_INVALID, "weights: %s: %g is beyond the range of %s", name,
+                           (double)x[i], dtype_name(dtype));
+    dtype_from_f32(dtype, x, n, out);
     return OK;
 }
 

@@ -1,5 +1,5 @@
 /* weights.h: which tensor of a checkpoint is which weight of the model: names, shapes, and what to
- * do about tensors that are missing or too many. Reads no numbers. */
+ * do about tensors that are missing or too many, and numbers too large. Reads no files. */
 #ifndef GERYON_WEIGHTS_H
 #define GERYON_WEIGHTS_H
 
@@ -34,6 +34,11 @@ int weights_dtype(const struct checkpoint *ck, const struct weight_item *item, i
 /* Tensors without effect: tables that old versions stored though they follow from the configuration,
  * rope factors that are applied elsewhere, a head beside tied embeddings (as in Hugging Face). */
 bool weights_inert(const struct config *config, const char *name);
+
+/* n numbers of a tensor rounded to dtype (dtype_from_f32). What it cannot hold is ERR_INVALID naming
+ * the tensor: a number beyond its range, and in blocks an infinity or NaN too. */
+int weights_round(const char *name, enum dtype dtype, const float *x, size_t n, void *out,
+                  struct err *err);
 
 /* What an item takes on the device in that type. */
 uint64_t weights_bytes(const struct weight_item *item, enum dtype dtype);

@@ -24,8 +24,8 @@ struct attend_ops {
     void (*widen)(const int8_t *q, size_t n, float *out);
     /* scores[row][t] *= scale t, t = 0 .. PAGE_TOKENS - 1, of n rows. */
     void (*scale)(const uint16_t *scales, const uint32_t *rows, uint32_t n, float *scores);
-    /* Scores lo .. hi - 1 into exp(score - maximum), 0 around them up to a multiple of 16;
-     * *total = their sum; returns the maximum. */
+    /* Scores lo .. hi - 1 into exp(score - maximum), *total = their sum; returns the maximum. What
+     * lies around them is overwritten as far as the vectors reach. */
     float (*softmax)(float *scores, uint32_t lo, uint32_t hi, float *total);
     /* (most, total, out [ep]) of a row takes in those of its next block. */
     void (*merge)(float *out, float *most, float *total, const float *part, float part_most,

@@ -491,21 +491,49 @@ static const char *patch_header(const char *dir, const char *old, const char *ne
     return to;
 }
 
+/* One number of a matrix in the place of another: refused by name, or read back as rounded. */
+static void refused_with(const char *dir, float number, const char *dtype, const char *shown) {
+    const char *name = "model.layers.2.mlp.up_proj.weight";
+    patch_data(dir, name, 400, &number, 4);
+    convert_refused((struct convert_options){.in = dir, .dtype = dtype}, name);
+    char words[64];
+    snprintf(words, sizeof words, ": %s is beyond the range of %s", shown, dtype);
+    convert_refused((struct convert_options){.in = dir, .dtype = dtype}, words);
+}
+
+static void kept_with(const char *dir, float number, const char *dtype, float rounded) {
+    const char *name = "model.layers.2.mlp.up_proj.weight";
+    patch_data(dir, name, 400, &number, 4);
+    struct checkpoint *ck = open_ck(convert(convert(dir, dtype), "f32"));
+    size_t n;
+    float *x = read_tensor(ck, name, &n);
+    if (!(isnan(rounded) ? isnan(x[100]) : x[100] == rounded))
+        fail_msg("%s: %g is read back as %g", dtype, (double)number, (double)x[100]);
+    free(x);
+    checkpoint_close(ck);
+}
+
 static void numbers_beyond_the_format_are_named(void **state) {
     (void)state;
-    const char *dir = copy_of(convert(checkpoint(PLAIN), "f32")),
-               *name = "model.layers.2.mlp.up_proj.weight";
-    float large = 70000;
-    patch_data(dir, name, 400, &large, 4);
-    convert_refused((struct convert_options){.in = dir, .dtype = "f16"}, name);
-    convert_refused((struct convert_options){.in = dir, .dtype = "f16"}, "70000");
-    convert(dir, "bf16");
-    large = -1e6f; /* d = 125000 / .. is cut to 65504, and -8 d is beyond f16 */
-    patch_data(dir, name, 400, &large, 4);
-    convert_refused((struct convert_options){.in = dir, .dtype = "q4_0"}, name);
-    float infinite = INFINITY; /* stays what it is where the format has it */
-    patch_data(dir, name, 400, &infinite, 4);
-    convert(dir, "f16");
+    const char *dir = copy_of(convert(checkpoint(PLAIN), "f32"));
+    static const char *const blocks[] = {"q8_0", "q4_0", "q4_1"};
+    refused_with(dir, 70000, "f16", "70000");
+    kept_with(dir, 70000, "bf16", 70144);
+    kept_with(dir, 70000, "q8_0", 69977); /* 127 times a scale of 551 */
+    refused_with(dir, 3.4e38f, "bf16", "3.4e+38");
+    refused_with(dir, 1e9f, "q8_0", "1e+09");
+    refused_with(dir, -1e6f, "q4_0", "-1e+06");
+    refused_with(dir, -1e6f, "q4_1", "-1e+06");
+    kept_with(dir, -65519, "f16", -65504); /* the last that f16 rounds to a number */
+    kept_with(dir, -65519, "q4_0", -65504);
+    kept_with(dir, -65519, "q4_1", -65504);
+    for (size_t i = 0; i < ARRAY_LEN(blocks); i++) {
+        refused_with(dir, INFINITY, blocks[i], "inf");
+        refused_with(dir, NAN, blocks[i], "nan");
+    }
+    kept_with(dir, INFINITY, "f16", INFINITY); /* stays what it is where the format has it */
+    kept_with(dir, -INFINITY, "bf16", -INFINITY);
+    kept_with(dir, NAN, "bf16", NAN);
 }
 
 /* ---- reading quantised safetensors that are wrong ---------------------------------------------- */

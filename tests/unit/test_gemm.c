@@ -438,6 +438,37 @@ static void fast_tables_agree_bit_for_bit_on_rows(void **state) {
         }
 }
 
+/* The same of what MSAR sums: any number of vectors, whose padding is part of the sum. */
+static void fast_tables_agree_bit_for_bit_on_sums_of_vectors(void **state) {
+    (void)state;
+    if (n_tables < 3) skip();
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    enum { N = 5 * GROUP, MOST = 13 };
+    float numbers[MOST][N], columns[MOST][N];
+    const float *v[MOST];
+    for (uint32_t k = 0; k < MOST; k++) {
+        v[k] = numbers[k];
+        for (uint32_t i = 0; i < N; i++) {
+            numbers[k][i] = 3 * rng_normal(&rng);
+            columns[k][i] = rng_normal(&rng);
+        }
+    }
+    for (uint32_t n_v = 1; n_v <= MOST; n_v++)
+        for (uint32_t n = GROUP; n <= N; n += GROUP) {
+            float out[2][3][N] = {0};
+            for (current = 1; current < n_tables; current++) {
+                const struct cpu_ops *ops = tables[current].ops;
+                float(*to)[N] = out[current > 1];
+                ops->dots(v, columns[0], n_v, n, to[0]);
+                ops->weighted_sum(v, columns[1], n_v, n, to[1]);
+                ops->expand(v, columns[0], n_v, n, to[2]);
+                if (current > 1)
+                    assert_same_bits(to[0], out[0][0], (size_t)3 * N, tables[current].name);
+            }
+        }
+}
+
 int main(void) {
     add_table("ref", &cpu_ops_ref);
 #if defined(__x86_64__)
@@ -458,6 +489,7 @@ int main(void) {
         cmocka_unit_test(row_operations_match_ref),
         cmocka_unit_test(silu_is_sound_at_the_ends),
         cmocka_unit_test(fast_tables_agree_bit_for_bit_on_rows),
+        cmocka_unit_test(fast_tables_agree_bit_for_bit_on_sums_of_vectors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

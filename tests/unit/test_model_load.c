@@ -2,6 +2,7 @@
  * device is a table that only remembers what it was given. */
 #include "engine/model.h"
 
+#include <math.h>
 #include <unistd.h>
 
 #include "engine/cpu_count.h"
@@ -269,6 +270,37 @@ static void dtype_converts_matrices_alone(void **state) {
     model_destroy(plain);
     refused_with(&(struct model_options){.path = path, .dtype = "int4"}, "dtype: \"int4\"");
     refused_with(&(struct model_options){.path = path, .dtype = "q4_1"}, "dtype: \"q4_1\"");
+}
+
+/* What a format cannot hold must not become another number when a model is loaded in it. */
+static void numbers_beyond_the_format_are_refused_by_name(void **state) {
+    (void)state;
+    static const struct {
+        float number;
+        const char *dtype, *shown; /* NULL: accepted */
+    } cases[] = {
+        {70000, "f16", "lm_head.weight: 70000 is beyond the range of f16"},
+        {70000, "q4_0", "lm_head.weight: 70000 is beyond the range of q4_0"},
+        {1e9f, "q8_0", "lm_head.weight: 1e+09 is beyond the range of q8_0"},
+        {NAN, "q8_0", "lm_head.weight: nan is beyond the range of q8_0"},
+        {INFINITY, "q8_0", "lm_head.weight: inf is beyond the range of q8_0"},
+        {70000, "q8_0", NULL},
+        {INFINITY, "f16", NULL},
+        {NAN, "bf16", NULL},
+    };
+    const char *dir = whole_toy("", true), *path = keep(path_in(dir, "model.safetensors"));
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        size_t n;
+        char *data = read_file(path, &n);
+        memcpy(data + n - 4, &cases[i].number, 4);
+        write_file(path, data, n);
+        free(data);
+        if (cases[i].shown)
+            refused_with(&(struct model_options){.path = dir, .dtype = cases[i].dtype},
+                         cases[i].shown);
+        else
+            model_destroy(load_path(dir, cases[i].dtype));
+    }
 }
 
 static void blocks_that_do_not_fit_are_refused_by_name(void **state) {
@@ -767,6 +799,7 @@ int main(void) {
         cmocka_unit_test(every_golden_checkpoint_loads),
         cmocka_unit_test(weights_arrive_as_they_are_stored),
         cmocka_unit_test(dtype_converts_matrices_alone),
+        cmocka_unit_test(numbers_beyond_the_format_are_refused_by_name),
         cmocka_unit_test(blocks_that_do_not_fit_are_refused_by_name),
         cmocka_unit_test(wrong_shapes_and_missing_tensors_are_named),
         cmocka_unit_test(unknown_tensors_are_refused_and_inert_ones_are_not),
