@@ -284,15 +284,17 @@ static int run_cycle(struct engine *engine, const struct plan *plan, struct cycl
 }
 
 /* Prefill rows read no head and attend more or less than others, so a forward that holds some says
- * nothing about the price of a proposal. */
+ * little about the price of a proposal. */
 static void measure_drafts(struct engine *engine, const struct plan *plan,
                            const struct cycle_times *took) {
     if (!engine->drafts) return;
     if (plan->n_draft_rows)
         drafts_measure_draft(engine->drafts, plan->n_draft_rows, (double)took->draft_us);
-    if (!plan->n_prefill_rows)
-        drafts_measure_main(engine->drafts, plan->n_base_rows + plan->n_output_rows,
-                            (double)took->main_us);
+    uint32_t n_rows = plan->n_base_rows + plan->n_output_rows;
+    if (plan->n_prefill_rows)
+        drafts_measure_mixed(engine->drafts, n_rows, (double)took->main_us);
+    else
+        drafts_measure_main(engine->drafts, n_rows, (double)took->main_us);
 }
 
 /* What the step holds: its sequences, and their tokens (a drafted one is none yet). */
