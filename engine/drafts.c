@@ -170,28 +170,24 @@ void drafts_destroy(struct drafts *d) {
     free(d);
 }
 
-/* As long as one of the two was never measured it is taken for the other; without both, every
- * forward costs the same. */
-static double cost_of(const struct draft_cost *cost, const struct draft_cost *other,
-                      uint32_t n_rows) {
-    if (!cost->n_measured) cost = other;
-    return cost->n_measured ? draft_cost_of(cost, n_rows) : n_rows > 0;
-}
-
-/* Where texts are short some prompt is in nearly every forward: those must do then. */
-static const struct draft_cost *main_cost(const struct drafts *d) {
-    bool mixed = d->main.n_measured < FIRST_MEASURED && d->mixed.n_measured;
-    return mixed ? &d->mixed : &d->main;
-}
-
+/* As long as one of the two forwards was never measured it is taken for the other; without both,
+ * every one costs the same. Where texts are short some prompt is in nearly every main forward: those
+ * with prompts tell then what the others, fewer rows or more of them, would have cost. */
 static double main_us(const struct drafts *d, uint32_t n_rows) {
-    return cost_of(main_cost(d), &d->draft, n_rows);
+    bool known = d->main.n_measured >= FIRST_MEASURED && n_rows <= 2 * draft_cost_known(&d->main);
+    if (!known && d->mixed.n_measured) {
+        double us = draft_cost_on_line(&d->mixed, n_rows);
+        return d->main.n_measured ? fmax(us, draft_cost_of(&d->main, n_rows)) : us;
+    }
+    if (d->main.n_measured) return draft_cost_of(&d->main, n_rows);
+    return d->draft.n_measured ? draft_cost_of(&d->draft, n_rows) : n_rows > 0;
 }
 
 /* The first draft forwards may be slow for once; as many rows are no dearer than in the main one. */
 static double draft_us(const struct drafts *d, uint32_t n_rows) {
-    if (!d->has_view) return 0;
-    double us = cost_of(&d->draft, main_cost(d), n_rows);
+    if (!d->has_view || n_rows == 0) return 0;
+    if (!d->draft.n_measured) return main_us(d, n_rows);
+    double us = draft_cost_of(&d->draft, n_rows);
     if (d->draft.n_measured >= FIRST_MEASURED) return us;
     return fmin(us, main_us(d, n_rows > d->plain_rows ? n_rows : d->plain_rows));
 }
@@ -416,7 +412,7 @@ void drafts_choose(struct drafts *d, struct draft_candidate *candidates, uint32_
     struct way way = {
         .left = *budget,
         .main_rows = plain_rows,
-        .main_cap = twice_known(main_cost(d), FIRST_ROWS * plain_rows),
+        .main_cap = twice_known(&d->main, FIRST_ROWS * plain_rows),
         .draft_cap = twice_known(&d->draft, FIRST_ROWS * n),
     };
     for (uint32_t i = 0; i < n; i++)
