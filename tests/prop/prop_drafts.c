@@ -61,24 +61,30 @@ static void add_ids(struct text *t, const char *key, const int32_t *ids, uint32_
     text_addf(t, "]");
 }
 
-/* A text, and what the drafter says at its places; drafter NULL: the model has no draft view. */
-static struct model *make_model(const int32_t *ids, const int32_t *drafter, uint32_t n,
-                                uint32_t window) {
+/* A text, and what the drafter says at its places; drafter NULL: the model has no draft view. more:
+ * other keys of the script. */
+static struct model *make_model_with(const int32_t *ids, const int32_t *drafter, uint32_t n,
+                                     uint32_t window, int block, const char *more) {
     struct text t = {0};
     text_addf(&t, "{\"vocab\":[");
     for (int i = 0; i < VOCAB; i++)
         text_addf(&t, "\"%c%c\",", 'a' + i / 7, 'A' + i % 7);
     text_addf(&t, "{\"special\":\"<eos>\"}],\"eos\":[%d],\"context\":%d,\"block_size\":%d", EOS,
-              CONTEXT, drafter ? BLOCK : 0);
+              CONTEXT, drafter ? block : 0);
     add_ids(&t, "sequence", ids, n);
     if (drafter) add_ids(&t, "draft_sequence", drafter, n);
-    text_addf(&t, "}");
+    text_addf(&t, "%s}", more);
     struct model *model = NULL;
     struct err err;
     struct model_options options = {.path = "script", .window = window};
     if (scripted_model_create(t.data, t.len, &options, &model, &err) != OK) fail_msg("%s", err.msg);
     free(t.data);
     return model;
+}
+
+static struct model *make_model(const int32_t *ids, const int32_t *drafter, uint32_t n,
+                                uint32_t window) {
+    return make_model_with(ids, drafter, n, window, BLOCK, "");
 }
 
 /* The drafter agrees at place i with probability agree(i). */
@@ -417,6 +423,68 @@ static void random_text_costs_little(void **state) {
     }
 }
 
+/* A text, its end token included, at once; its tokens are asserted. */
+static struct seq_stats run_one(struct engine *engine, struct scripted_time *time, int32_t *prompt,
+                                uint32_t n_prompt, uint32_t max_tokens, const int32_t *ids,
+                                uint32_t n) {
+    struct request request = {.n_prompt = n_prompt, .max_tokens = max_tokens, .prompt = prompt};
+    struct seq_stats stats = {0};
+    struct err err;
+    uint32_t n_got = 0;
+    sampling_defaults(&request.sampling);
+    request.sampling.temperature = 0;
+    assert_int_equal(engine_submit(engine, &request, &err), OK);
+    for (int rc = 1; rc > 0;) {
+        rc = engine_step(engine, time->now_us);
+        struct event event;
+        while (engine_next_event(engine, &event)) {
+            assert_true(event.kind != EVENT_FAILED);
+            for (uint32_t t = 0; t < event.n_tokens; t++)
+                assert_true(n_got < n && event.tokens[t] == ids[n_got++]);
+            if (event.kind == EVENT_FINISHED) stats = event.stats;
+        }
+    }
+    assert_int_equal(n_got, n);
+    return stats;
+}
+
+/* A loop that ends in its middle, where 15 more of its tokens are being verified: the state at the
+ * last page border is still at hand, so the next prompt starts there. */
+static void state_outlives_given_proposals_at_the_end_of_a_text(void **state) {
+    (void)state;
+    enum { PERIOD = 10, N_MAX = 130, N_PROMPT = 13 };
+    static const char *const NAMES[] = {"no draft view", "blocks of 16 unused", "blocks of 4 unused"};
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    int32_t loop[PERIOD], prompt[N_PROMPT + N_MAX + 1], ids[N_MAX + 1], drafter[N_MAX + 1] = {0};
+    uint32_t n_long = 0;
+    for (int i = 0; i < PERIOD; i++)
+        loop[i] = i + (int32_t)rng_below(&rng, 2) * PERIOD; /* ten different tokens */
+    for (uint32_t i = 0; i < N_PROMPT; i++)
+        prompt[i] = 20 + (int32_t)i;
+    for (uint32_t n = N_MAX - 2 * PAGE_TOKENS; n <= N_MAX; n++)
+        for (int kind = 0; kind < 3; kind++) {
+            for (uint32_t i = 0; i < n; i++)
+                ids[i] = prompt[N_PROMPT + i] = loop[i % PERIOD];
+            ids[n] = EOS;
+            prompt[N_PROMPT + n] = 39;
+            struct model *model = make_model_with(ids, kind ? drafter : NULL, n + 1, 0,
+                                                  kind == 2 ? 4 : BLOCK, ",\"state\":true");
+            struct scripted_time time;
+            struct engine *engine = make_engine(model, &MACHINES[0], DRAFTS_NGRAM, &time);
+            struct seq_stats first = run_one(engine, &time, prompt, N_PROMPT, 1000, ids, n + 1);
+            n_long += first.n_rejected >= 8;
+            struct seq_stats next =
+                run_one(engine, &time, prompt, N_PROMPT + n + 1, 7, ids, 7);
+            uint32_t whole = (N_PROMPT + n) / PAGE_TOKENS * PAGE_TOKENS;
+            if (next.n_cached != whole)
+                fail_msg("%s, %u tokens: %u cached, not %u", NAMES[kind], n, next.n_cached, whole);
+            engine_destroy(engine);
+            model_destroy(model);
+        }
+    assert_true(n_long > PAGE_TOKENS); /* many ends had a long run of proposals to refuse */
+}
+
 /* ---- texts ------------------------------------------------------------------------------------- */
 
 /* Logit 10 against -10 at temperature 0.5 leaves one token, so seeded texts are the script's too; that
@@ -450,6 +518,7 @@ int main(void) {
         cmocka_unit_test(useless_drafts_of_short_texts_cost_at_most_a_twentieth),
         cmocka_unit_test(repetitive_text_is_found_in_itself),
         cmocka_unit_test(random_text_costs_little),
+        cmocka_unit_test(state_outlives_given_proposals_at_the_end_of_a_text),
         cmocka_unit_test(no_setting_changes_a_text),
     };
     return cmocka_run_group_tests_name("prop_drafts", tests, NULL, NULL);

@@ -214,7 +214,8 @@ static struct tiny open_stages(const struct kernels *k, const struct model_shape
                                    .n_slots = SLOTS,
                                    .max_rows = ROWS,
                                    .max_logit_rows = ROWS,
-                                   .n_snapshots = SNAPSHOTS};
+                                   .n_snapshots = SNAPSHOTS,
+                                   .max_proposed = shape->block_size ? shape->block_size - 1 : 0};
     if (k->reserve(t.dev, &limits, &err) != OK) fail_msg("%s", err.msg);
     tiny_poison_msar(t.dev);
     return t;
@@ -639,6 +640,9 @@ static void memory_is_what_the_shape_asks_for(void **state) {
     limits = t.dev->limits;
     limits.n_slots++;
     assert_true(t.k->workspace_bytes(t.dev, &limits) - two >= (11 + 15 + 8) * position);
+    limits = t.dev->limits;
+    limits.max_proposed += 5; /* of every slot */
+    assert_int_equal(t.k->workspace_bytes(t.dev, &limits) - two, limits.n_slots * 5 * position);
     tiny_close(&t);
 
     o.msar_streams = 1; /* kernel 1 alone: no history */
