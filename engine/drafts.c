@@ -47,9 +47,9 @@ struct drafts {
     struct place places[DRAFT_SOURCES][DRAFT_MAX];
     double hazard[DRAFT_SOURCES][DRAFT_MAX]; /* g, smoothed */
     double allowance_us;                     /* for trial blocks */
-    uint32_t idle, distance;                 /* as a sequence's, of all sequences' passes together */
-    uint32_t since_plain;                    /* steps since one without drafts */
-    uint32_t plain_rows;                     /* of the last step, had it no drafts */
+    uint32_t idle, distance; /* as a sequence's, of all sequences' passes together */
+    uint32_t since_plain;    /* steps since one without drafts */
+    uint32_t plain_rows;     /* of the last step, had it no drafts */
     struct draft_outlook outlook;
     uint32_t n_candidates, max_rows;
     struct offer *heap; /* [n_candidates] */

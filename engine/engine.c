@@ -174,7 +174,8 @@ static int allocate(struct engine *engine) {
         .kernels = model->kernels,
         .device = model->device,
         .has_state = has_state,
-        .state_reach = PAGE_TOKENS + engine->limits.max_proposed, /* what kernels.h promises of the ring */
+        .state_reach =
+            PAGE_TOKENS + engine->limits.max_proposed, /* what kernels.h promises of the ring */
     };
     bool given = config->drafts == DRAFTS_NGRAM;
     if (config->drafts < 0 && engine->info.draft_block) {

@@ -9,6 +9,7 @@
 enum {
     STEP_TARGET_US = 100000,   /* prefill is cut so that a step lasts about this long at most */
     PREFILL_ROWS_MEASURED = 8, /* steps with fewer prefill rows say nothing about their price */
+    CHECKED_PAGES = 1 << 16,   /* a pool of so many is walked after every step */
 };
 
 static void add(_Atomic uint64_t *counter, uint64_t n) {
@@ -374,6 +375,18 @@ static bool room_for_events(const struct engine *engine) {
                          n_text + n_bare);
 }
 
+#ifdef GERYON_SLOW_CHECKS
+bool step_checks = true;
+#else
+bool step_checks = false;
+#endif
+
+/* In a pool that takes longer to walk than a step does, not after every one. */
+static void check_step(const struct engine *engine) {
+    uint32_t every = 1 + page_pool_n_pages(engine->pool) / CHECKED_PAGES;
+    if (step_checks && engine->counters.steps % every == 0) scheduler_check(engine->scheduler);
+}
+
 int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
     atomic_store_explicit(&engine->counters.last_step_us, now_us, memory_order_relaxed);
     if (!room_for_events(engine)) return 1;
@@ -391,7 +404,10 @@ int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
     if (!any) {
         ASSERT(scheduler_n_running(engine->scheduler) + scheduler_n_waiting(engine->scheduler) ==
                0);
-        if (!engine->was_idle) trace(engine, &plan, now_us, 0, NULL);
+        if (!engine->was_idle) {
+            check_step(engine);
+            trace(engine, &plan, now_us, 0, NULL);
+        }
         engine->was_idle = true;
         return 0;
     }
@@ -411,9 +427,7 @@ int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
         if (engine->us_per_row < 1) engine->us_per_row = 1;
     }
     absorb(engine, &plan, now_us + took_us, emitted);
-#ifdef GERYON_SLOW_CHECKS
-    scheduler_check(engine->scheduler);
-#endif
+    check_step(engine);
     publish_gauges(engine, now_us + took_us);
     show_sequences(engine);
     trace(engine, &plan, now_us, took_us, &took);

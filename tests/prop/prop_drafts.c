@@ -330,7 +330,8 @@ static void short_texts_are_drafted_from_their_first_pass_on(void **state) {
     static int32_t ids[SHORT_MAX], drafter[SHORT_MAX];
     random_ids(&rng, SHORT_MAX, ids);
     make_drafter(&rng, ids, SHORT_MAX, 1, 1, drafter);
-    drafter[4] = (ids[4] + 1) % VOCAB; /* all but the fifth token, which half of the texts never ask */
+    drafter[4] =
+        (ids[4] + 1) % VOCAB; /* all but the fifth token, which half of the texts never ask */
     struct model *model = make_model(ids, drafter, SHORT_MAX, 0);
     for (size_t i = 0; i < ARRAY_LEN(MACHINES); i++)
         for (size_t j = 0; j < ARRAY_LEN(AT_ONCE); j++) {
@@ -348,8 +349,9 @@ static void short_texts_are_drafted_from_their_first_pass_on(void **state) {
             bool pays = best < 0.95 * off.us;
             if (got.us > 1.05 * off.us || (pays && got.us > 1.1 * best) ||
                 (pays && a_text < 0.8 * possible))
-                fail_msg("%s, %u at once: %.3f of off, best fixed %.3f; accepted %.2f of %.2f a text",
-                         m->name, AT_ONCE[j], got.us / off.us, best / off.us, a_text, possible);
+                fail_msg(
+                    "%s, %u at once: %.3f of off, best fixed %.3f; accepted %.2f of %.2f a text",
+                    m->name, AT_ONCE[j], got.us / off.us, best / off.us, a_text, possible);
         }
     model_destroy(model);
 }
@@ -453,7 +455,8 @@ static struct seq_stats run_one(struct engine *engine, struct scripted_time *tim
 static void state_outlives_given_proposals_at_the_end_of_a_text(void **state) {
     (void)state;
     enum { PERIOD = 10, N_MAX = 130, N_PROMPT = 13 };
-    static const char *const NAMES[] = {"no draft view", "blocks of 16 unused", "blocks of 4 unused"};
+    static const char *const NAMES[] = {"no draft view", "blocks of 16 unused",
+                                        "blocks of 4 unused"};
     struct rng rng;
     rng_seed(&rng, test_seed());
     int32_t loop[PERIOD], prompt[N_PROMPT + N_MAX + 1], ids[N_MAX + 1], drafter[N_MAX + 1] = {0};
@@ -474,8 +477,7 @@ static void state_outlives_given_proposals_at_the_end_of_a_text(void **state) {
             struct engine *engine = make_engine(model, &MACHINES[0], DRAFTS_NGRAM, &time);
             struct seq_stats first = run_one(engine, &time, prompt, N_PROMPT, 1000, ids, n + 1);
             n_long += first.n_rejected >= 8;
-            struct seq_stats next =
-                run_one(engine, &time, prompt, N_PROMPT + n + 1, 7, ids, 7);
+            struct seq_stats next = run_one(engine, &time, prompt, N_PROMPT + n + 1, 7, ids, 7);
             uint32_t whole = (N_PROMPT + n) / PAGE_TOKENS * PAGE_TOKENS;
             if (next.n_cached != whole)
                 fail_msg("%s, %u tokens: %u cached, not %u", NAMES[kind], n, next.n_cached, whole);

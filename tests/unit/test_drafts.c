@@ -276,8 +276,7 @@ enum { SHORT_SEQS = 8, SHORT_STEPS = 6000 };
 
 /* Texts of 3 to 8 tokens come and go (the first token is the prefill's). The drafter is useless for
  * the first half of the time, then good. Accepted tokens a pass of each quarter. */
-static void simulate_short(struct rng *rng, const struct machine *m, double *accepted,
-                           double *us) {
+static void simulate_short(struct rng *rng, const struct machine *m, double *accepted, double *us) {
     struct drafts *d = drafts_create(SHORT_SEQS, 512, true);
     struct draft_state states[SHORT_SEQS];
     struct draft_candidate c[SHORT_SEQS];

@@ -198,6 +198,11 @@ struct run {
     char what[160];
 };
 
+/* Without a draft view proposals are given: of any number, which the ring has to bear as well. */
+static uint32_t most_proposed(const struct model_shape *shape) {
+    return shape->block_size ? shape->block_size - 1 : shape->d_model % 16;
+}
+
 static struct tiny open_stages(const struct kernels *k, const struct model_shape *shape,
                                uint32_t n_threads) {
     static const struct tiny_options plain = {.weights = DTYPE_F32};
@@ -215,7 +220,7 @@ static struct tiny open_stages(const struct kernels *k, const struct model_shape
                                    .max_rows = ROWS,
                                    .max_logit_rows = ROWS,
                                    .n_snapshots = SNAPSHOTS,
-                                   .max_proposed = shape->block_size ? shape->block_size - 1 : 0};
+                                   .max_proposed = most_proposed(shape)};
     if (k->reserve(t.dev, &limits, &err) != OK) fail_msg("%s", err.msg);
     tiny_poison_msar(t.dev);
     return t;
@@ -308,8 +313,7 @@ static void change_slot(struct run *run, uint32_t slot) {
 
 static void plan_main(struct run *run) {
     struct ref *ref = &run->ref;
-    uint32_t n_tokens = 0, reach = PAGE_TOKENS - 1;
-    reach += ref->s->block_size ? ref->s->block_size : 1;
+    uint32_t n_tokens = 0, reach = PAGE_TOKENS + most_proposed(ref->s);
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
         struct ref_sequence *seq = &ref->slots[slot];
         uint32_t most = slot == 0 ? ROWS - 3 * 8 : 8; /* slot 0: chunks longer than the ring */
