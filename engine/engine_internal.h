@@ -75,11 +75,6 @@ struct engine {
     void *notify_arg;
 };
 
-/* step.c: walk pages, tables and the prefix index after every step (scheduler_check). Debug and
- * sanitizer builds begin with it on; the scripted model switches it on in every build. Set before an
- * engine runs. */
-extern bool step_checks;
-
 /* step.c: like engine_step; *emitted is set when events were pushed. */
 int step_run(struct engine *engine, uint64_t now_us, bool *emitted);
 

@@ -375,16 +375,10 @@ static bool room_for_events(const struct engine *engine) {
                          n_text + n_bare);
 }
 
-#ifdef GERYON_SLOW_CHECKS
-bool step_checks = true;
-#else
-bool step_checks = false;
-#endif
-
 /* In a pool that takes longer to walk than a step does, not after every one. */
 static void check_step(const struct engine *engine) {
     uint32_t every = 1 + page_pool_n_pages(engine->pool) / CHECKED_PAGES;
-    if (step_checks && engine->counters.steps % every == 0) scheduler_check(engine->scheduler);
+    if (scheduler_checks && engine->counters.steps % every == 0) scheduler_check(engine->scheduler);
 }
 
 int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {

@@ -455,7 +455,7 @@ static void check_law(struct model *model, const struct setting *s, int32_t draf
         fail_msg("%s, drafts %d: accepted %g, not %g", s->name, drafts, mean, expected);
     if (drafts == DRAFTS_OFF) assert_true(mean == 0);
     /* The drafter is right two times in three; what the text says of itself, less often. */
-    if (drafts != DRAFTS_OFF) assert_true(mean > (drafts == DRAFTS_NGRAM ? 0.1 : 0.8));
+    if (drafts != DRAFTS_OFF) assert_true(mean > (drafts == DRAFTS_NGRAM ? 0.3 : 0.8));
     assert_true(drafts == DRAFTS_OFF || mean < 1.9); /* of two or three: refusals are common */
 }
 

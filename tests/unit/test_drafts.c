@@ -91,6 +91,32 @@ static void cost_curve_lowest_bucket_is_assumed_cheap_until_measured(void **stat
     assert_true(draft_cost_of(&cost, 10) > 1500 && draft_cost_of(&cost, 10) < 1600);
 }
 
+static void cost_curve_tells_nothing_from_close_row_counts(void **state) {
+    (void)state;
+    static struct draft_cost cost;
+    cost = (struct draft_cost){0};
+    for (int i = 0; i < 3; i++)
+        draft_cost_measure(&cost, 8, 200);
+    draft_cost_measure(&cost, 9, 225); /* 25 a row? 512 rows would never be tried */
+    assert_true(draft_cost_of(&cost, 512) == 225);
+    for (int i = 0; i < 3; i++)
+        draft_cost_measure(&cost, 32, 800);
+    assert_true(fabs(draft_cost_of(&cost, 64) - 1600) < 80);
+}
+
+static void cost_line_goes_on_below_what_was_measured(void **state) {
+    (void)state;
+    static struct draft_cost cost;
+    cost = (struct draft_cost){0};
+    for (int i = 0; i < 20; i++)
+        for (uint32_t rows = 256; rows <= 1024; rows *= 2)
+            draft_cost_measure(&cost, rows, 1000 + 2 * rows);
+    assert_true(fabs(draft_cost_on_line(&cost, 16) - 1032) < 1);
+    assert_true(fabs(draft_cost_on_line(&cost, 600) - 2200) < 1);
+    assert_true(fabs(draft_cost_of(&cost, 16) - 1512.0 / 16) < 1); /* in proportion */
+    assert_true(draft_cost_on_line(&cost, 0) == 0);
+}
+
 static void cost_curve_follows_a_machine_that_slows_down(void **state) {
     (void)state;
     static struct draft_cost cost;
@@ -332,6 +358,8 @@ int main(void) {
         cmocka_unit_test(cost_curve_reads_what_was_measured),
         cmocka_unit_test(cost_curve_rises_and_bears_outliers),
         cmocka_unit_test(cost_curve_lowest_bucket_is_assumed_cheap_until_measured),
+        cmocka_unit_test(cost_curve_tells_nothing_from_close_row_counts),
+        cmocka_unit_test(cost_line_goes_on_below_what_was_measured),
         cmocka_unit_test(cost_curve_follows_a_machine_that_slows_down),
         cmocka_unit_test(estimate_converges_to_the_drafters_quality),
         cmocka_unit_test(new_sequence_starts_from_the_engine_and_then_goes_its_own_way),
