@@ -172,7 +172,7 @@ fuzz: ## build/fuzz/fuzz_PARSER for each parser of outside bytes (clang); FUZZ_S
 check: ## test with -Werror, lint, format, the suite under ASan+UBSan and TSan, 30 s of fuzzing a parser
 	@tests/tools/deps.sh check
 	@$(SUBMAKE) lint format-check
-	@GERYON_SCENARIOS=2000 $(SUBMAKE) WERROR=1 test
+	@GERYON_SCENARIOS=2000 GERYON_LAWS=all $(SUBMAKE) WERROR=1 test
 	@$(SUBMAKE) WERROR=1 asan
 	@$(SUBMAKE) WERROR=1 tsan
 	@$(SUBMAKE) fuzz FUZZ_SECONDS=30

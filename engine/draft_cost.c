@@ -110,8 +110,20 @@ double draft_cost_of(const struct draft_cost *cost, uint32_t n_rows) {
     uint32_t half = n - 1; /* the bucket an octave below the last */
     while (half > 0 && x[half] > x[n - 1] / 2)
         half--;
-    double slope = half < n - 1 ? (y[n - 1] - y[half]) / (x[n - 1] - x[half]) : 0;
+    bool tells = x[half] <= x[n - 1] / 2; /* closer ones differ by noise more than by rows */
+    double slope = tells ? (y[n - 1] - y[half]) / (x[n - 1] - x[half]) : 0;
     return y[n - 1] + slope * (r - x[n - 1]);
+}
+
+double draft_cost_on_line(const struct draft_cost *cost, uint32_t n_rows) {
+    const double *x = cost->rows, *y = cost->us;
+    ASSERT(cost->n_points > 0);
+    if (n_rows == 0 || n_rows >= x[0]) return draft_cost_of(cost, n_rows);
+    uint32_t i = 0; /* an octave above the least, or the last */
+    while (i + 1 < cost->n_points && x[i] < 2 * x[0])
+        i++;
+    double slope = i > 0 ? (y[i] - y[0]) / (x[i] - x[0]) : 0;
+    return fmax(y[0] - slope * (x[0] - n_rows), y[0] * n_rows / x[0]);
 }
 
 uint32_t draft_cost_known(const struct draft_cost *cost) {

@@ -12,6 +12,7 @@ enum {
     PLAIN_DISTANCE = 256, /* steps with drafts before one without, to see what that costs now */
     FIRST_MEASURED = 4,   /* draft forwards until their cost is believed */
     ALLOWED_TRIALS = 8,   /* trial blocks' worth of time that may be saved up */
+    TRIAL_SEQUENCES = 4,  /* that try together when the engine's turn has come */
 };
 
 #define FIRST_HAZARD   0.2   /* of a place before anything was seen: worth a try */
@@ -42,12 +43,13 @@ struct offer {
 
 struct drafts {
     bool has_view;
-    struct draft_cost main, draft;
+    struct draft_cost main, draft, mixed; /* mixed: main forwards with prefill rows too */
     struct place places[DRAFT_SOURCES][DRAFT_MAX];
     double hazard[DRAFT_SOURCES][DRAFT_MAX]; /* g, smoothed */
     double allowance_us;                     /* for trial blocks */
-    uint32_t since_plain;                    /* steps since one without drafts */
-    uint32_t plain_rows;                     /* of the last step, had it no drafts */
+    uint32_t idle, distance; /* as a sequence's, of all sequences' passes together */
+    uint32_t since_plain;    /* steps since one without drafts */
+    uint32_t plain_rows;     /* of the last step, had it no drafts */
     struct draft_outlook outlook;
     uint32_t n_candidates, max_rows;
     struct offer *heap; /* [n_candidates] */
@@ -136,7 +138,7 @@ void drafts_learn(struct drafts *d, struct draft_state *state, enum draft_source
     smooth(d, source);
     if (n_accepted == 0) return;
     /* The next trial block comes the sooner the more this one kept. */
-    state->distance = n_accepted < 4 ? FIRST_DISTANCE >> n_accepted : 1;
+    state->distance = d->distance = n_accepted < 4 ? FIRST_DISTANCE >> n_accepted : 1;
     if (state->trial && d->outlook.n_sequences) /* what it gave for its time */
         d->allowance_us += n_accepted * d->outlook.plain_us / d->outlook.n_sequences;
 }
@@ -149,6 +151,7 @@ struct drafts *drafts_create(uint32_t n_candidates, uint32_t max_rows, bool has_
     d->has_view = has_view;
     d->n_candidates = n_candidates;
     d->max_rows = max_rows;
+    d->distance = 1; /* nothing is known yet: try at once */
     d->heap = calloc(n_candidates, sizeof *d->heap);
     d->taken = calloc(max_rows, sizeof *d->taken);
     if (!d->heap || !d->taken) {
@@ -167,22 +170,24 @@ void drafts_destroy(struct drafts *d) {
     free(d);
 }
 
-/* As long as one of the two was never measured it is taken for the other; without both, every
- * forward costs the same. */
-static double cost_of(const struct draft_cost *cost, const struct draft_cost *other,
-                      uint32_t n_rows) {
-    if (!cost->n_measured) cost = other;
-    return cost->n_measured ? draft_cost_of(cost, n_rows) : n_rows > 0;
-}
-
+/* As long as one of the two forwards was never measured it is taken for the other; without both,
+ * every one costs the same. Where texts are short some prompt is in nearly every main forward: those
+ * with prompts tell then what the others, fewer rows or more of them, would have cost. */
 static double main_us(const struct drafts *d, uint32_t n_rows) {
-    return cost_of(&d->main, &d->draft, n_rows);
+    bool known = d->main.n_measured >= FIRST_MEASURED && n_rows <= 2 * draft_cost_known(&d->main);
+    if (!known && d->mixed.n_measured) {
+        double us = draft_cost_on_line(&d->mixed, n_rows);
+        return d->main.n_measured ? fmax(us, draft_cost_of(&d->main, n_rows)) : us;
+    }
+    if (d->main.n_measured) return draft_cost_of(&d->main, n_rows);
+    return d->draft.n_measured ? draft_cost_of(&d->draft, n_rows) : n_rows > 0;
 }
 
 /* The first draft forwards may be slow for once; as many rows are no dearer than in the main one. */
 static double draft_us(const struct drafts *d, uint32_t n_rows) {
-    if (!d->has_view) return 0;
-    double us = cost_of(&d->draft, &d->main, n_rows);
+    if (!d->has_view || n_rows == 0) return 0;
+    if (!d->draft.n_measured) return main_us(d, n_rows);
+    double us = draft_cost_of(&d->draft, n_rows);
     if (d->draft.n_measured >= FIRST_MEASURED) return us;
     return fmin(us, main_us(d, n_rows > d->plain_rows ? n_rows : d->plain_rows));
 }
@@ -197,6 +202,10 @@ void drafts_measure_draft(struct drafts *d, uint32_t n_rows, double us) {
 
 void drafts_measure_main(struct drafts *d, uint32_t n_rows, double us) {
     draft_cost_measure(&d->main, n_rows, us);
+}
+
+void drafts_measure_mixed(struct drafts *d, uint32_t n_rows, double us) {
+    draft_cost_measure(&d->mixed, n_rows, us);
 }
 
 /* ---- the choice -------------------------------------------------------------------------------- */
@@ -310,16 +319,32 @@ static uint32_t trial_block(const struct drafts *d, struct way *way, uint32_t n_
     return k;
 }
 
-/* A short block for whoever had none for long, where the allowance has the time. */
-static void give_trials(struct drafts *d, struct draft_candidate *candidates, uint32_t n,
-                        struct way *way, double plain_us) {
-    double cap = 0;
+/* A trial block where the allowance has the time. The first ones of all may overdraw it: without them
+ * nobody knows what a draft forward costs. *cap: the dearest that was looked at. */
+static bool give_trial(struct drafts *d, struct draft_candidate *c, struct way *way, double *cap) {
+    struct way with = *way;
+    double extra;
+    uint32_t k = trial_block(d, &with, c->n_max, &extra);
+    if (extra > *cap) *cap = extra;
+    bool unknown = d->has_view && d->draft.n_measured < FIRST_MEASURED;
+    if (k == 0 || (extra > d->allowance_us && !unknown)) return false;
+    d->allowance_us -= extra;
+    *way = with;
+    c->n_draft = k;
+    c->state->idle = 0;
+    c->state->trial = c->state->tried = true;
+    d->outlook.n_trials++;
+    return true;
+}
+
+/* One more pass of each. */
+static void count_idle(struct drafts *d, struct draft_candidate *candidates, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
-        struct draft_candidate *c = &candidates[i];
-        struct draft_state *state = c->state;
-        if (c->n_draft > 0) {
-            state->idle = 0;
+        struct draft_state *state = candidates[i].state;
+        if (candidates[i].n_draft > 0) {
+            state->idle = d->idle = 0;
             state->trial = false;
+            state->tried = true;
             continue;
         }
         if (state->trial || state->distance == 0) { /* it did not switch drafts on: wait longer */
@@ -330,18 +355,44 @@ static void give_trials(struct drafts *d, struct draft_candidate *candidates, ui
             state->trial = false;
         }
         state->idle++;
-        if (c->n_max == 0 || state->idle < state->distance) continue;
-        struct way with = *way;
-        double extra;
-        uint32_t k = trial_block(d, &with, c->n_max, &extra);
-        if (extra > cap) cap = extra;
-        if (k == 0 || extra > d->allowance_us) continue;
-        d->allowance_us -= extra;
-        *way = with;
-        c->n_draft = k;
-        state->idle = 0;
-        state->trial = true;
-        d->outlook.n_trials++;
+        d->idle += candidates[i].n_max > 0;
+    }
+}
+
+/* Who tells most about the texts to come: one that never tried, with the most proposals; else the one
+ * that waited longest. NULL: nobody is left. */
+static struct draft_candidate *best_to_try(struct draft_candidate *candidates, uint32_t n) {
+    struct draft_candidate *best = NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        struct draft_candidate *c = &candidates[i];
+        if (c->n_max == 0 || c->n_draft > 0) continue;
+        bool first = !best || (best->state->tried && !c->state->tried);
+        if (best && best->state->tried == c->state->tried)
+            first = c->state->tried ? c->state->idle > best->state->idle : c->n_max > best->n_max;
+        if (first) best = c;
+    }
+    return best;
+}
+
+/* A short block for whoever had none for long, and for a few when all together had none for long:
+ * texts may be too short to wait for their own turn. */
+static void give_trials(struct drafts *d, struct draft_candidate *candidates, uint32_t n,
+                        struct way *way, double plain_us) {
+    double cap = 0;
+    count_idle(d, candidates, n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct draft_candidate *c = &candidates[i];
+        bool due = c->n_draft == 0 && c->n_max > 0 && c->state->idle >= c->state->distance;
+        if (due) give_trial(d, c, way, &cap);
+    }
+    if (d->idle >= d->distance && d->outlook.n_trials < TRIAL_SEQUENCES) {
+        struct draft_candidate *c = best_to_try(candidates, n);
+        while (c && give_trial(d, c, way, &cap) && d->outlook.n_trials < TRIAL_SEQUENCES)
+            c = best_to_try(candidates, n);
+    }
+    if (d->outlook.n_trials > 0) {
+        d->idle = 0;
+        d->distance = 2 * d->distance > MAX_DISTANCE ? MAX_DISTANCE : 2 * d->distance;
     }
     d->allowance_us += TRIAL_SHARE * plain_us;
     if (cap == 0) cap = plain_us;

@@ -22,8 +22,10 @@
  * no drafts is its first point. Row limits end the way, which shortens blocks and drops none.
  *
  * Where drafting does not pay, a sequence gets no rows, and a short block now and then to see whether
- * that is still so: after 16 passes, then 32, 64, .. 256, and only while all such blocks together take
- * under 2 % of the time (so useless drafts cost at most 1.05 times no drafts, learning included).
+ * that is still so: after 16 passes, then 32, 64, .. 256. All sequences' passes together count alike,
+ * from 1 on, and then a few try, those first that never did: texts of some tokens never wait for 16
+ * passes of their own. All such blocks together take under 2 % of the time (so useless drafts cost at
+ * most 1.05 times no drafts, learning included).
  *
  * Where it does pay, one step in 256 goes without, so that what that costs stays known.
  *
@@ -50,6 +52,7 @@ struct draft_state {
     uint32_t idle;     /* passes since anything was proposed */
     uint32_t distance; /* passes until the next trial block, 0 = the first distance */
     bool trial;        /* what was proposed last was a trial block */
+    bool tried;        /* something was proposed once */
 };
 
 /* One decoding sequence of a step. */
@@ -84,6 +87,8 @@ void drafts_destroy(struct drafts *drafts); /* NULL is fine */
 /* A forward without prefill rows took this long. */
 void drafts_measure_draft(struct drafts *drafts, uint32_t n_rows, double us);
 void drafts_measure_main(struct drafts *drafts, uint32_t n_rows, double us);
+/* A main forward that held prefill rows as well: says less, and counts while the others are few. */
+void drafts_measure_mixed(struct drafts *drafts, uint32_t n_rows, double us);
 
 /* Fill n_draft of all candidates of a step. */
 void drafts_choose(struct drafts *drafts, struct draft_candidate *candidates, uint32_t n,

@@ -136,6 +136,7 @@ static int resolve_rows(struct engine *engine, struct err *err) {
     if (logits < engine->info.draft_block) logits = engine->info.draft_block;
     /* engine_logits shows a whole block, with drafts off too. */
     if (logits < engine->model->shape.block_size) logits = engine->model->shape.block_size;
+    engine->limits.max_proposed = engine->info.draft_block ? engine->info.draft_block - 1 : 0;
     engine->limits.n_slots = config->max_num_seqs;
     engine->limits.max_rows = rows;
     engine->limits.max_logit_rows = logits > rows ? rows : (uint32_t)logits;
@@ -173,14 +174,14 @@ static int allocate(struct engine *engine) {
         engine->cache = prefix_cache_create(engine->pool, &cache);
         if (!engine->cache) return ERR_NOMEM;
     }
-    uint32_t block = model->shape.block_size ? model->shape.block_size : 1;
     struct reuse reuse = {
         .pool = engine->pool,
         .cache = engine->cache,
         .kernels = model->kernels,
         .device = model->device,
         .has_state = has_state,
-        .state_reach = PAGE_TOKENS - 1 + block, /* what kernels.h promises of the ring */
+        .state_reach =
+            PAGE_TOKENS + engine->limits.max_proposed, /* what kernels.h promises of the ring */
     };
     bool given = config->drafts == DRAFTS_NGRAM;
     if (config->drafts < 0 && engine->info.draft_block) {

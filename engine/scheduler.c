@@ -580,6 +580,12 @@ uint32_t scheduler_n_waiting(const struct scheduler *s) {
     return s->n_waiting;
 }
 
+#ifdef GERYON_SLOW_CHECKS
+bool scheduler_checks = true;
+#else
+bool scheduler_checks = false;
+#endif
+
 void scheduler_check(const struct scheduler *s) {
     uint32_t n_running = 0, n_waiting = 0;
     page_pool_check_begin(s->pool);

@@ -81,5 +81,8 @@ uint32_t scheduler_n_waiting(const struct scheduler *scheduler);
  * more once a step is over; committed full pages are indexed, and the index agrees. Trips an
  * ASSERT. */
 void scheduler_check(const struct scheduler *scheduler);
+/* The engine does so after every step: in debug and sanitizer builds, and with the scripted model in
+ * every build. Set before an engine runs. */
+extern bool scheduler_checks;
 
 #endif

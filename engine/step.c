@@ -9,6 +9,7 @@ enum {
     STEP_TARGET_US = 100000,   /* prefill is cut so that a step lasts about this long at most, */
     DECODE_TARGET_US = 50000,  /* and shorter while texts go on, which all wait for the step */
     PREFILL_ROWS_MEASURED = 8, /* steps with fewer prefill rows say nothing about their price */
+    CHECKED_PAGES = 1 << 16,   /* a pool of so many is walked after every step */
 };
 
 static void add(_Atomic uint64_t *counter, uint64_t n) {
@@ -286,15 +287,17 @@ static int run_cycle(struct engine *engine, const struct plan *plan, struct cycl
 }
 
 /* Prefill rows read no head and attend more or less than others, so a forward that holds some says
- * nothing about the price of a proposal. */
+ * little about the price of a proposal. */
 static void measure_drafts(struct engine *engine, const struct plan *plan,
                            const struct cycle_times *took) {
     if (!engine->drafts) return;
     if (plan->n_draft_rows)
         drafts_measure_draft(engine->drafts, plan->n_draft_rows, (double)took->draft_us);
-    if (!plan->n_prefill_rows)
-        drafts_measure_main(engine->drafts, plan->n_base_rows + plan->n_output_rows,
-                            (double)took->main_us);
+    uint32_t n_rows = plan->n_base_rows + plan->n_output_rows;
+    if (plan->n_prefill_rows)
+        drafts_measure_mixed(engine->drafts, n_rows, (double)took->main_us);
+    else
+        drafts_measure_main(engine->drafts, n_rows, (double)took->main_us);
 }
 
 /* What the step holds: its sequences, and their tokens (a drafted one is none yet). */
@@ -374,6 +377,12 @@ static bool room_for_events(const struct engine *engine) {
                          n_text + n_ended);
 }
 
+/* In a pool that takes longer to walk than a step does, not after every one. */
+static void check_step(const struct engine *engine) {
+    uint32_t every = 1 + page_pool_n_pages(engine->pool) / CHECKED_PAGES;
+    if (scheduler_checks && engine->counters.steps % every == 0) scheduler_check(engine->scheduler);
+}
+
 int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
     atomic_store_explicit(&engine->counters.last_step_us, now_us, memory_order_relaxed);
     if (!room_for_events(engine)) return 1;
@@ -391,7 +400,10 @@ int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
     if (!any) {
         ASSERT(scheduler_n_running(engine->scheduler) + scheduler_n_waiting(engine->scheduler) ==
                0);
-        if (!engine->was_idle) trace(engine, &plan, now_us, 0, NULL);
+        if (!engine->was_idle) {
+            check_step(engine);
+            trace(engine, &plan, now_us, 0, NULL);
+        }
         engine->was_idle = true;
         return 0;
     }
@@ -411,9 +423,7 @@ int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
         if (engine->us_per_row < 1) engine->us_per_row = 1;
     }
     absorb(engine, &plan, now_us + took_us, emitted);
-#ifdef GERYON_SLOW_CHECKS
-    scheduler_check(engine->scheduler);
-#endif
+    check_step(engine);
     publish_gauges(engine, now_us + took_us);
     show_sequences(engine);
     trace(engine, &plan, now_us, took_us, &took);

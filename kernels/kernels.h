@@ -177,11 +177,11 @@ static inline uint32_t msar_history(const struct model_shape *s) {
         if (s->msar_kernels[r] > most) most = s->msar_kernels[r];
     return most - 1;
 }
-/* Positions that a sequence's ring holds: the last page border stays in reach behind a rejected
- * block. 0: nothing is ever read back. */
-static inline uint32_t msar_ring_len(const struct model_shape *s) {
-    uint32_t history = msar_history(s), block = s->block_size ? s->block_size : 1;
-    return history ? history + PAGE_TOKENS - 1 + block : 0;
+/* Positions that a sequence's ring holds: the last page border stays in reach behind max_proposed
+ * proposals (of struct device_limits) that were refused. 0: nothing is ever read back. */
+static inline uint32_t msar_ring_len(const struct model_shape *s, uint32_t max_proposed) {
+    uint32_t history = msar_history(s);
+    return history ? history + PAGE_TOKENS + max_proposed : 0;
 }
 
 /* ---- sampling --------------------------------------------------------------------------------- */
@@ -275,6 +275,7 @@ struct device_limits {
     uint32_t max_rows; /* rows of one forward */
     uint32_t max_logit_rows; /* rows with logits of one forward */
     uint32_t n_snapshots;    /* of a sequence's state beyond its KV (MSAR); 0 = none are taken */
+    uint32_t max_proposed;   /* proposals of a verification, drawn or given, < DRAFT_MAX */
 };
 
 struct kernels {
@@ -304,8 +305,8 @@ struct kernels {
 
     /* What a sequence keeps beyond its KV: in an MSAR model the source vectors of its last positions,
      * a ring in its slot, indexed by position. The ring reaches back over the last
-     * max(kernels) - 1 + 15 + max(1, block_size) positions that were ever run, so a snapshot may be
-     * taken at the last page border at or below the positions kept. A snapshot at `pos` holds what
+     * max(kernels) - 1 + 16 + max_proposed positions that were ever run, so a snapshot may be taken
+     * at the last page border at or below the positions kept. A snapshot at `pos` holds what
      * rows at pos and beyond need of the positions before it. All no-ops in other models. */
     size_t (*snapshot_bytes)(const struct device *dev); /* 0: the model has no such state */
     void (*state_save)(struct device *dev, uint32_t slot, uint32_t pos, uint32_t snapshot);

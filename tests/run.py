@@ -51,10 +51,11 @@ def collect(args):
     for path in sorted((ROOT / "tests/deploy").glob("test_*.py")):
         jobs.append(Job("deploy", path.stem, None, 1200 * args.slow, expect="junit"))
         jobs[-1].path = path
+    more = 2 if "GERYON_SCENARIOS" in os.environ or "GERYON_LAWS" in os.environ else 1
     for kind, pattern in [("prop", "prop_*.c"), ("unit", "test_*.c")]:
         for source in sorted((ROOT / "tests" / kind).glob(pattern)):
             binary = ROOT / args.build / "tests" / kind / source.stem
-            jobs.append(Job(kind, source.stem, [str(binary)], 300 * args.slow))
+            jobs.append(Job(kind, source.stem, [str(binary)], 300 * args.slow * more))
     for source in sorted((ROOT / "tests/fuzz").glob("fuzz_*.c")):
         binary = ROOT / fuzz_build / "tests/fuzz" / source.stem
         corpus = ROOT / "tests/fuzz/corpus" / source.stem.removeprefix("fuzz_")

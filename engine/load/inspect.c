@@ -77,7 +77,8 @@ static void print_config(FILE *out, const struct config *c, uint32_t window) {
     if (s->n_msar_streams == 0) return;
     /* The vectors of one position, float32: the embedding and each branch's sum but the last. */
     uint64_t position = 2ull * s->n_layers * s->d_model * sizeof(float);
-    print_bytes(out, "MSAR per sequence", msar_ring_len(s) * position);
+    uint32_t max_proposed = s->block_size ? s->block_size - 1 : 0; /* with --drafts auto */
+    print_bytes(out, "MSAR per sequence", msar_ring_len(s, max_proposed) * position);
     print_bytes(out, "MSAR per snapshot", msar_history(s) * position);
 }
 

@@ -204,6 +204,9 @@ static int check_limits(const struct device_limits *l, struct err *err) {
         if (positive[i].value < 1 || positive[i].value > 1u << 30)
             return err_set(err, ERR_INVALID, "device: %u %s, expected 1 .. %u", positive[i].value,
                            positive[i].name, 1u << 30);
+    if (l->max_proposed >= DRAFT_MAX)
+        return err_set(err, ERR_INVALID, "device: %u proposals, expected 0 .. %d", l->max_proposed,
+                       DRAFT_MAX - 1);
     return OK;
 }
 

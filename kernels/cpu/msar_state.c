@@ -52,7 +52,6 @@ int cpu_msar_open(struct device *dev, struct err *err) {
     m->n_pushes = 2 * s->n_layers;
     m->n_sources = msar_source(s, m->n_pushes) + 1;
     m->history = msar_history(s);
-    m->ring_len = msar_ring_len(s);
     const uint32_t counts[KINDS] = {m->n_sources * (s->n_msar_streams - 1),
                                     m->n_pushes,
                                     m->n_pushes,
@@ -113,6 +112,7 @@ void cpu_msar_cut(struct device *dev, const struct device_limits *l, struct carv
     struct msar *m = &dev->msar;
     size_t streams = dev->shape.n_msar_streams, rows = l->max_rows, f = sizeof(float);
     if (streams == 0) return;
+    m->ring_len = msar_ring_len(&dev->shape, l->max_proposed);
     size_t n_views = streams * m->n_sources, position = m->n_pushes * dev->ld_model * f;
     m->views = carve(c, n_views * rows, dev->ld_model * f);
     m->inverse = carve(c, n_views * rows, f);

@@ -29,7 +29,7 @@ static void check_segment(const struct device *dev, const struct segment *s, int
     } else {
         uint32_t n_asked = dev->slots[s->slot].n_asked;
         ASSERT(s->given ? n_asked == 0 : s->n_proposed <= n_asked); /* one source a cycle */
-        ASSERT(s->n_proposed < DRAFT_MAX);
+        ASSERT(s->n_proposed <= dev->limits.max_proposed);
         ASSERT(s->pick != PICK_PROPOSE);
     }
     uint32_t end = s->view == VIEW_DRAFT ? s->pos : s->pos + s->n_rows;

@@ -160,7 +160,8 @@ struct setting {
     double frequency, presence, repetition;
     bool bias; /* one token forbidden, one made likelier */
     bool seeded;
-    bool all_blocks; /* under drafts of every kind; the others with none and blocks of 4 */
+    bool all_blocks; /* under drafts of every kind; the others with none and blocks of 4, but
+                        under all where GERYON_LAWS=all */
 };
 static const struct token_bias biases[2] = {{2, -100}, {0, 0.7}};
 
@@ -306,14 +307,16 @@ struct counts {
     double accepted, accepted2; /* sum and sum of squares over texts */
 };
 
-/* Forwards cost about the same whatever they hold, so drafts pay; chance moves their length. */
-static uint64_t random_clock(void *arg) {
-    static uint64_t now_us;
-    return now_us += 500 + rng_below(arg, 300);
+/* Draft forwards are cheap and rows free, so drafts pay however short a text is; chance moves their
+ * length. */
+static double random_cost(void *arg, bool draft, uint32_t n_rows) {
+    (void)n_rows;
+    return (draft ? 100 : 1000) + rng_below(arg, 400);
 }
 
 static struct engine *make_engine(struct model *model, int32_t drafts) {
     static struct rng clock_rng;
+    static struct scripted_time time;
     struct engine_config config;
     struct engine *engine = NULL;
     struct err err;
@@ -323,9 +326,11 @@ static struct engine *make_engine(struct model *model, int32_t drafts) {
     config.max_queued = BATCH;
     config.max_batched_rows = 4096;
     config.prefix_cache = false;
-    config.clock = random_clock;
-    config.clock_arg = &clock_rng;
     rng_seed(&clock_rng, 3);
+    time = (struct scripted_time){.now_us = 1000, .cost_us = random_cost, .arg = &clock_rng};
+    scripted_set_time(model, &time);
+    config.clock = scripted_clock;
+    config.clock_arg = &time;
     config.kv_bytes = 4 * N_SEQS * model->kernels->page_bytes(model->device, DTYPE_F32);
     if (engine_create(model, &config, &engine, &err) != OK) fail_msg("%s", err.msg);
     return engine;
@@ -427,13 +432,18 @@ static double worst_p(const struct counts *c, const double *law) {
     return least(p, law_p(c->third, third, VOCAB));
 }
 
+static double p_least_seen = 1;
+static uint32_t n_laws;
+
 static void check_law(struct model *model, const struct setting *s, int32_t drafts) {
     static uint64_t seed = 1;
     struct counts counts;
     double law[VOCAB * VOCAB * VOCAB];
     joint_law(s, law);
     draw_texts(model, s, drafts, seed++, &counts);
+    n_laws++;
     double p = worst_p(&counts, law), mean = counts.accepted / DRAWS;
+    p_least_seen = least(p_least_seen, p);
     printf("# %-12s drafts %2d: p %.3g, accepted %.4f a text", s->name, drafts, p, mean);
     bool exact = drafts > 0 && !s->seeded;
     double expected = exact ? expected_cycle(s, (uint32_t)drafts, at_start()) : mean;
@@ -444,7 +454,8 @@ static void check_law(struct model *model, const struct setting *s, int32_t draf
     if (!(fabs(z) < Z_MOST))
         fail_msg("%s, drafts %d: accepted %g, not %g", s->name, drafts, mean, expected);
     if (drafts == DRAFTS_OFF) assert_true(mean == 0);
-    if (drafts > 0 || drafts == DRAFTS_NGRAM) assert_true(mean > 0);
+    /* The drafter is right two times in three; what the text says of itself, less often. */
+    if (drafts != DRAFTS_OFF) assert_true(mean > (drafts == DRAFTS_NGRAM ? 0.3 : 0.8));
     assert_true(drafts == DRAFTS_OFF || mean < 1.9); /* of two or three: refusals are common */
 }
 
@@ -466,7 +477,9 @@ static const struct setting settings[] = {
 };
 
 static bool runs(const struct setting *s, int32_t drafts) {
-    return s->all_blocks || drafts == DRAFTS_OFF || drafts == 4;
+    const char *laws = getenv("GERYON_LAWS");
+    bool all = laws && strcmp(laws, "all") == 0;
+    return all || s->all_blocks || drafts == DRAFTS_OFF || drafts == 4;
 }
 
 static void laws_hold(int32_t drafts) {
@@ -583,5 +596,7 @@ int main(void) {
         cmocka_unit_test(texts_follow_their_law_with_given_proposals),
         cmocka_unit_test(wrong_accept_rules_are_caught),
     };
-    return cmocka_run_group_tests_name("prop_laws", tests, NULL, NULL);
+    int n_failed = cmocka_run_group_tests_name("prop_laws", tests, NULL, NULL);
+    printf("# %u laws, smallest p %.3g\n", n_laws, p_least_seen);
+    return n_failed;
 }

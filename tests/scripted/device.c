@@ -154,7 +154,7 @@ static int scripted_reserve(struct device *dev, const struct device_limits *limi
     fresh.scratch.ids = make(vocab, 1, sizeof *fresh.scratch.ids);
     bool has_state = dev->script->state;
     if (has_state)
-        fresh.state = state_create(limits->n_slots, limits->n_snapshots, dev->shape.block_size);
+        fresh.state = state_create(limits->n_slots, limits->n_snapshots, limits->max_proposed);
     fresh.scratch.counts = make(vocab, 1, sizeof *fresh.scratch.counts);
     fresh.scratch.counted = make(vocab, 1, sizeof *fresh.scratch.counted);
     fresh.outcomes = make(n_slots, 1, sizeof *fresh.outcomes);
@@ -281,7 +281,7 @@ static void check_segment(struct device *dev, const struct segment *s, uint32_t 
     }
     ASSERT(s->pick != PICK_PROPOSE);
     ASSERT(s->given ? slot->n_asked == 0 : s->n_proposed <= slot->n_asked); /* one source a cycle */
-    ASSERT(s->n_proposed < DRAFT_MAX);
+    ASSERT(s->n_proposed <= dev->limits.max_proposed);
     ASSERT(s->pick == PICK_NONE || s->n_logits == s->n_proposed + 1);
     /* Whose rows have logits: base rows of a single stream, else output rows. */
     ASSERT(dev->shape.orthros ? s->view == VIEW_OUTPUT || s->n_logits == 0 : s->view == VIEW_BASE);

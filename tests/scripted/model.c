@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/scheduler.h"
 #include "tests/scripted/device.h"
 #include "tests/scripted/scripted.h"
 
@@ -119,6 +120,7 @@ int scripted_model_create(const char *json, size_t len, const struct model_optio
         script_destroy(script);
         return err_set(err, ERR_NOMEM, "script: no memory");
     }
+    scheduler_checks = true; /* whatever build this is */
     model->kernels = kernels_scripted();
     model->weight_dtype = DTYPE_F32;
     fill_shape(script, options->window, &model->shape);

@@ -19,12 +19,12 @@ struct state {
     struct saved *saved;
 };
 
-struct state *state_create(uint32_t n_slots, uint32_t n_snapshots, uint32_t block_size) {
+struct state *state_create(uint32_t n_slots, uint32_t n_snapshots, uint32_t max_proposed) {
     struct state *state = calloc(1, sizeof *state);
     if (!state) return NULL;
     state->n_slots = n_slots;
     state->n_snapshots = n_snapshots;
-    state->n_ring = STATE_TOKENS + PAGE_TOKENS - 1 + (block_size ? block_size : 1);
+    state->n_ring = STATE_TOKENS + PAGE_TOKENS + max_proposed;
     state->rings = calloc((size_t)n_slots * state->n_ring, sizeof *state->rings);
     state->saved = calloc(n_snapshots + (size_t)1, sizeof *state->saved);
     if (!state->rings || !state->saved) {

@@ -11,7 +11,7 @@ enum { STATE_TOKENS = 11, SNAPSHOT_BYTES = 4096 };
 struct state; /* opaque */
 
 /* NULL without memory. */
-struct state *state_create(uint32_t n_slots, uint32_t n_snapshots, uint32_t block_size);
+struct state *state_create(uint32_t n_slots, uint32_t n_snapshots, uint32_t max_proposed);
 void state_destroy(struct state *state); /* NULL is fine */
 
 /* A new sequence in the slot: nothing is known. */

@@ -91,6 +91,32 @@ static void cost_curve_lowest_bucket_is_assumed_cheap_until_measured(void **stat
     assert_true(draft_cost_of(&cost, 10) > 1500 && draft_cost_of(&cost, 10) < 1600);
 }
 
+static void cost_curve_tells_nothing_from_close_row_counts(void **state) {
+    (void)state;
+    static struct draft_cost cost;
+    cost = (struct draft_cost){0};
+    for (int i = 0; i < 3; i++)
+        draft_cost_measure(&cost, 8, 200);
+    draft_cost_measure(&cost, 9, 225); /* 25 a row? 512 rows would never be tried */
+    assert_true(draft_cost_of(&cost, 512) == 225);
+    for (int i = 0; i < 3; i++)
+        draft_cost_measure(&cost, 32, 800);
+    assert_true(fabs(draft_cost_of(&cost, 64) - 1600) < 80);
+}
+
+static void cost_line_goes_on_below_what_was_measured(void **state) {
+    (void)state;
+    static struct draft_cost cost;
+    cost = (struct draft_cost){0};
+    for (int i = 0; i < 20; i++)
+        for (uint32_t rows = 256; rows <= 1024; rows *= 2)
+            draft_cost_measure(&cost, rows, 1000 + 2 * rows);
+    assert_true(fabs(draft_cost_on_line(&cost, 16) - 1032) < 1);
+    assert_true(fabs(draft_cost_on_line(&cost, 600) - 2200) < 1);
+    assert_true(fabs(draft_cost_of(&cost, 16) - 1512.0 / 16) < 1); /* in proportion */
+    assert_true(draft_cost_on_line(&cost, 0) == 0);
+}
+
 static void cost_curve_follows_a_machine_that_slows_down(void **state) {
     (void)state;
     static struct draft_cost cost;
@@ -270,16 +296,76 @@ static void choice_is_near_the_best_fixed_length_and_never_much_below_off(void *
     assert_int_equal(n_bad, 0);
 }
 
+/* ---- short texts ------------------------------------------------------------------------------- */
+
+enum { SHORT_SEQS = 8, SHORT_STEPS = 6000 };
+
+/* Texts of 3 to 8 tokens come and go (the first token is the prefill's). The drafter is useless for
+ * the first half of the time, then good. Accepted tokens a pass of each quarter. */
+static void simulate_short(struct rng *rng, const struct machine *m, double *accepted, double *us) {
+    struct drafts *d = drafts_create(SHORT_SEQS, 512, true);
+    struct draft_state states[SHORT_SEQS];
+    struct draft_candidate c[SHORT_SEQS];
+    uint32_t left[SHORT_SEQS] = {0};
+    for (uint32_t step = 0; step < SHORT_STEPS; step++) {
+        uint32_t quarter = 4 * step / SHORT_STEPS, main_rows = SHORT_SEQS, draft_rows = 0;
+        for (uint32_t i = 0; i < SHORT_SEQS; i++) {
+            if (left[i] == 0) {
+                states[i] = (struct draft_state){0};
+                left[i] = 2 + rng_below(rng, 6);
+            }
+            uint32_t n_max = (left[i] < BLOCK ? left[i] : BLOCK) - 1;
+            c[i] = (struct draft_candidate){&states[i], DRAFT_VIEW, n_max, 0};
+        }
+        drafts_choose(d, c, SHORT_SEQS, &PLENTY);
+        for (uint32_t i = 0; i < SHORT_SEQS; i++) {
+            main_rows += c[i].n_draft;
+            draft_rows += c[i].n_draft ? c[i].n_draft + 1 : 0;
+        }
+        drafts_measure_main(d, main_rows, main_cost(m, main_rows));
+        if (draft_rows) drafts_measure_draft(d, draft_rows, draft_cost(m, draft_rows));
+        us[quarter] += main_cost(m, main_rows) + draft_cost(m, draft_rows);
+        for (uint32_t i = 0; i < SHORT_SEQS; i++) {
+            uint32_t n = c[i].n_draft, k = judge(rng, n, quarter < 2 ? 1 : 0.05, 0);
+            accepted[quarter] += k / (double)(SHORT_SEQS * SHORT_STEPS / 4);
+            left[i] -= k + 1;
+            if (n) drafts_learn(d, &states[i], DRAFT_VIEW, n, k, left[i] == 0);
+        }
+    }
+    drafts_destroy(d);
+}
+
+static void short_texts_find_out_that_drafts_began_to_pay(void **state) {
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    static const size_t PAYS[] = {0, 3, 4}; /* where a good drafter pays for such texts */
+    for (size_t i = 0; i < ARRAY_LEN(PAYS); i++) {
+        const struct machine *m = &MACHINES[PAYS[i]];
+        double accepted[4] = {0}, us[4] = {0};
+        simulate_short(&rng, m, accepted, us);
+        double off = SHORT_STEPS / 4 * main_cost(m, SHORT_SEQS);
+        if (us[0] > 1.05 * off || us[1] > 1.05 * off || accepted[3] < 2 ||
+            us[3] > 0.8 * off * (1 + accepted[3]))
+            fail_msg("%s: accepted %.3f %.3f %.3f %.3f a pass, time %.3f %.3f %.3f %.3f of off",
+                     m->name, accepted[0], accepted[1], accepted[2], accepted[3], us[0] / off,
+                     us[1] / off, us[2] / off, us[3] / off);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cost_curve_reads_what_was_measured),
         cmocka_unit_test(cost_curve_rises_and_bears_outliers),
         cmocka_unit_test(cost_curve_lowest_bucket_is_assumed_cheap_until_measured),
+        cmocka_unit_test(cost_curve_tells_nothing_from_close_row_counts),
+        cmocka_unit_test(cost_line_goes_on_below_what_was_measured),
         cmocka_unit_test(cost_curve_follows_a_machine_that_slows_down),
         cmocka_unit_test(estimate_converges_to_the_drafters_quality),
         cmocka_unit_test(new_sequence_starts_from_the_engine_and_then_goes_its_own_way),
         cmocka_unit_test(ending_is_no_refusal),
         cmocka_unit_test(choice_is_near_the_best_fixed_length_and_never_much_below_off),
+        cmocka_unit_test(short_texts_find_out_that_drafts_began_to_pay),
     };
     return cmocka_run_group_tests_name("test_drafts", tests, NULL, NULL);
 }

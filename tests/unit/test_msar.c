@@ -198,6 +198,11 @@ struct run {
     char what[160];
 };
 
+/* Without a draft view proposals are given: of any number, which the ring has to bear as well. */
+static uint32_t most_proposed(const struct model_shape *shape) {
+    return shape->block_size ? shape->block_size - 1 : shape->d_model % 16;
+}
+
 static struct tiny open_stages(const struct kernels *k, const struct model_shape *shape,
                                uint32_t n_threads) {
     static const struct tiny_options plain = {.weights = DTYPE_F32};
@@ -214,7 +219,8 @@ static struct tiny open_stages(const struct kernels *k, const struct model_shape
                                    .n_slots = SLOTS,
                                    .max_rows = ROWS,
                                    .max_logit_rows = ROWS,
-                                   .n_snapshots = SNAPSHOTS};
+                                   .n_snapshots = SNAPSHOTS,
+                                   .max_proposed = most_proposed(shape)};
     if (k->reserve(t.dev, &limits, &err) != OK) fail_msg("%s", err.msg);
     tiny_poison_msar(t.dev);
     return t;
@@ -307,8 +313,7 @@ static void change_slot(struct run *run, uint32_t slot) {
 
 static void plan_main(struct run *run) {
     struct ref *ref = &run->ref;
-    uint32_t n_tokens = 0, reach = PAGE_TOKENS - 1;
-    reach += ref->s->block_size ? ref->s->block_size : 1;
+    uint32_t n_tokens = 0, reach = PAGE_TOKENS + most_proposed(ref->s);
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
         struct ref_sequence *seq = &ref->slots[slot];
         uint32_t most = slot == 0 ? ROWS - 3 * 8 : 8; /* slot 0: chunks longer than the ring */
@@ -639,6 +644,9 @@ static void memory_is_what_the_shape_asks_for(void **state) {
     limits = t.dev->limits;
     limits.n_slots++;
     assert_true(t.k->workspace_bytes(t.dev, &limits) - two >= (11 + 15 + 8) * position);
+    limits = t.dev->limits;
+    limits.max_proposed += 5; /* of every slot */
+    assert_int_equal(t.k->workspace_bytes(t.dev, &limits) - two, limits.n_slots * 5 * position);
     tiny_close(&t);
 
     o.msar_streams = 1; /* kernel 1 alone: no history */

@@ -154,7 +154,7 @@ static struct run run_open(const char *json, bool orthros) {
         .window = orthros ? 4 : 0,
     };
     struct device_limits limits = {
-        .n_pages = N_PAGES, .n_slots = 2, .max_rows = 64, .max_logit_rows = 16};
+        .n_pages = N_PAGES, .n_slots = 2, .max_rows = 64, .max_logit_rows = 16, .max_proposed = 15};
     assert_int_equal(run.k->open(&shape, 1, &run.dev, &err), OK);
     device_set_script(run.dev, run.script);
     assert_int_equal(run.k->reserve(run.dev, &limits, &err), OK);

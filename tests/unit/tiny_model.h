@@ -176,7 +176,8 @@ static inline struct tiny tiny_open(const struct kernels *k, const struct tiny_o
                                    .n_slots = TINY_SLOTS,
                                    .max_rows = TINY_ROWS,
                                    .max_logit_rows = TINY_LOGITS,
-                                   .n_snapshots = o->n_snapshots};
+                                   .n_snapshots = o->n_snapshots,
+                                   .max_proposed = o->block_size ? o->block_size - 1 : 7};
     if (o->positions) limits.n_pages = o->positions / PAGE_TOKENS, limits.max_rows = o->rows;
     if (k->reserve(t.dev, &limits, &err) != OK) fail_msg("%s", err.msg);
     tiny_poison_msar(t.dev);
