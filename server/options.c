@@ -339,15 +339,17 @@ static void env_name(const struct option *opt, char *out, size_t cap) {
     out[n] = 0;
 }
 
-/* A repeatable flag's twin: items between commas. */
+/* A repeatable flag's twin: items between commas, at least one: a key that came out empty must not
+ * start a server without keys. */
 static int set_list(struct options *options, const struct option *opt, const char *name,
                     const char *text, struct err *err) {
     if (options->n_owned == OPTION_LIST_MAX) return bad_value(err, opt, name, text);
     char *copy = strdup(text);
     if (!copy) return err_set(err, ERR_NOMEM, "%s: out of memory", name);
     options->owned[options->n_owned++] = copy;
-    char *save = NULL;
-    for (char *item = strtok_r(copy, ",", &save); item; item = strtok_r(NULL, ",", &save))
+    char *save = NULL, *item = strtok_r(copy, ",", &save);
+    if (!item) return bad_value(err, opt, name, text);
+    for (; item; item = strtok_r(NULL, ",", &save))
         if (options_set(options, opt, name, item, err)) return err ? err->code : ERR_INVALID;
     return OK;
 }
@@ -372,6 +374,7 @@ static int read_environment(struct options *options, options_getenv_fn *env, boo
     for (size_t i = 0; i < options_table_rows; i++) {
         const struct option *opt = &options_table[i];
         if (!(opt->commands & options->command) || given[i]) continue;
+        if (opt->offset == AT(model) && options->synthetic) continue; /* the flag takes its place */
         int rc = set_from_env(options, opt, env, &given[i], err);
         if (rc) return rc;
     }
