@@ -125,6 +125,28 @@ static void a_repeatable_flag_replaces_its_twin(void **state) {
     options_fini(&o);
 }
 
+static void an_empty_list_in_the_environment_is_refused(void **state) {
+    (void)state;
+    struct options o;
+    for (int i = 0; i < 2; i++) {
+        struct err err = {0};
+        set_env("GERYON_API_KEY", i ? "," : "");
+        assert_int_equal(parse(&o, "serve --model m", &err), ERR_INVALID);
+        assert_non_null(strstr(err.msg, "GERYON_API_KEY"));
+        options_fini(&o);
+    }
+}
+
+static void a_synthetic_model_takes_the_place_of_the_variable(void **state) {
+    (void)state;
+    struct options o;
+    struct err err = {0};
+    set_env("GERYON_MODEL", "/models/m.gguf");
+    assert_int_equal(parse(&o, "bench --synthetic qwen3-8b", &err), OK);
+    assert_null(o.model);
+    options_fini(&o);
+}
+
 static void flags_without_a_command_serve(void **state) {
     (void)state;
     struct options o;
@@ -331,6 +353,8 @@ int main(void) {
         cmocka_unit_test_setup(flags_take_values_in_both_forms_and_by_alias, reset),
         cmocka_unit_test_setup(the_environment_fills_in_and_the_flag_wins, reset),
         cmocka_unit_test_setup(a_repeatable_flag_replaces_its_twin, reset),
+        cmocka_unit_test_setup(an_empty_list_in_the_environment_is_refused, reset),
+        cmocka_unit_test_setup(a_synthetic_model_takes_the_place_of_the_variable, reset),
         cmocka_unit_test_setup(flags_without_a_command_serve, reset),
         cmocka_unit_test_setup(numbers_between_commas_keep_their_order, reset),
         cmocka_unit_test_setup(choices_and_their_order_have_flags_and_twins, reset),
