@@ -25,10 +25,10 @@
 typedef __nv_bfloat16 bf16;
 typedef __half f16;
 
-#define WARP 32
+#define WARP      32
 #define FULL_MASK 0xFFFFFFFFu
 
-#define GPU_INLINE static __device__ __forceinline__
+#define GPU_INLINE      static __device__ __forceinline__
 #define GPU_INLINE_BOTH static __host__ __device__ __forceinline__
 
 /* GPU_LAUNCH(kernel, grid, block, smem_bytes, stream, args...): queue it; its value is the launch's
@@ -41,8 +41,8 @@ typedef __half f16;
     gs_launch(#kernel, grid, block, smem_bytes, stream, kernel, __VA_ARGS__)
 #define GPU_DYN_SHARED(type, name) type *const name = (type *)gs_dyn_shared()
 #define GPU_UNROLL
-#define GPU_SITE , gs_site at = GS_HERE
-#define GPU_AT   , at
+#define GPU_SITE       , gs_site at = gs_here()
+#define GPU_AT         , at
 #define GPU_BARRIER_AT __syncthreads(at)
 #else
 #define GPU_LAUNCH(kernel, grid, block, smem_bytes, stream, ...) \

@@ -57,8 +57,8 @@ static cublasStatus_t check_matrix(const char *call, const char *name, const str
     if (m.ld < rows) return CUBLAS_STATUS_INVALID_VALUE;
     size_t bytes = ((columns - 1) * m.ld + rows) * element_bytes(m.type);
     if (!gs_is_device(m.data, bytes))
-        gs_fail(GS_NOWHERE, "%s: the %zu bytes of %s at %p are not within one allocation", call, bytes,
-                name, (void *)m.data);
+        gs_fail(GS_NOWHERE, "%s: the %zu bytes of %s at %p are not within one allocation", call,
+                bytes, name, (void *)m.data);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -80,7 +80,8 @@ static cublasStatus_t product(const char *call, size_t m, size_t n, size_t k, fl
                 for (size_t i = 0; i < k; i++)
                     sum += load(a, row, i) * load(b, i, column);
                 sum *= alpha;
-                if (beta != 0) sum += beta * load(c, row, column); /* else C is not read: it may be NaN */
+                if (beta != 0)
+                    sum += beta * load(c, row, column); /* else C is not read: it may be NaN */
                 store(d, row, column, sum);
             }
     });
@@ -104,7 +105,8 @@ extern "C" cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t
     handle->stream = stream;
     return CUBLAS_STATUS_SUCCESS;
 }
-extern "C" cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, size_t bytes) {
+extern "C" cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace,
+                                                size_t bytes) {
     (void)handle;
     if (bytes && !gs_is_device(workspace, bytes)) return CUBLAS_STATUS_INVALID_VALUE;
     return CUBLAS_STATUS_SUCCESS;
@@ -117,13 +119,14 @@ extern "C" const char *cublasGetStatusString(cublasStatus_t status) {
 }
 extern "C" cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa,
                                        cublasOperation_t transb, int m, int n, int k,
-                                       const void *alpha, const void *A, cudaDataType Atype, int lda,
-                                       const void *B, cudaDataType Btype, int ldb, const void *beta,
-                                       void *C, cudaDataType Ctype, int ldc,
+                                       const void *alpha, const void *A, cudaDataType Atype,
+                                       int lda, const void *B, cudaDataType Btype, int ldb,
+                                       const void *beta, void *C, cudaDataType Ctype, int ldc,
                                        cublasComputeType_t compute, cublasGemmAlgo_t algo) {
     (void)algo;
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-    if (m < 0 || n < 0 || k < 0 || lda < 1 || ldb < 1 || ldc < 1) return CUBLAS_STATUS_INVALID_VALUE;
+    if (m < 0 || n < 0 || k < 0 || lda < 1 || ldb < 1 || ldc < 1)
+        return CUBLAS_STATUS_INVALID_VALUE;
     if (compute != CUBLAS_COMPUTE_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
     struct matrix a = {(char *)A, Atype, (size_t)lda, transa == CUBLAS_OP_T};
     struct matrix b = {(char *)B, Btype, (size_t)ldb, transb == CUBLAS_OP_T};
@@ -196,20 +199,22 @@ extern "C" cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreferen
     delete pref;
     return CUBLAS_STATUS_SUCCESS;
 }
-extern "C" cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
-    cublasLtMatmulPreference_t pref, cublasLtMatmulPreferenceAttributes_t attr, const void *value,
-    size_t bytes) {
+extern "C" cublasStatus_t
+cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t pref,
+                                     cublasLtMatmulPreferenceAttributes_t attr, const void *value,
+                                     size_t bytes) {
     if (attr != CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (bytes != sizeof(uint64_t)) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(&pref->data[0], value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 /* One algorithm, which needs no workspace. */
-extern "C" cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
-    cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-    cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-    cublasLtMatmulPreference_t pref, int n_wanted, cublasLtMatmulHeuristicResult_t results[],
-    int *n_found) {
+extern "C" cublasStatus_t
+cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                               cublasLtMatmulPreference_t pref, int n_wanted,
+                               cublasLtMatmulHeuristicResult_t results[], int *n_found) {
     if (!handle || !desc || !a || !b || !c || !d || !pref || n_wanted < 1)
         return CUBLAS_STATUS_INVALID_VALUE;
     memset(&results[0], 0, sizeof results[0]);
@@ -232,7 +237,8 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmul
     const bool ta = desc->data[DESC_TRANSA], tb = desc->data[DESC_TRANSB];
     const uint64_t m = d->data[LAYOUT_ROWS], n = d->data[LAYOUT_COLS];
     const uint64_t k = a->data[ta ? LAYOUT_ROWS : LAYOUT_COLS];
-    if (a->data[ta ? LAYOUT_COLS : LAYOUT_ROWS] != m || b->data[tb ? LAYOUT_COLS : LAYOUT_ROWS] != k ||
+    if (a->data[ta ? LAYOUT_COLS : LAYOUT_ROWS] != m ||
+        b->data[tb ? LAYOUT_COLS : LAYOUT_ROWS] != k ||
         b->data[tb ? LAYOUT_ROWS : LAYOUT_COLS] != n || c->data[LAYOUT_ROWS] != m ||
         c->data[LAYOUT_COLS] != n)
         return CUBLAS_STATUS_INVALID_VALUE;

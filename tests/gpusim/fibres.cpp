@@ -59,8 +59,9 @@ bool gs_in_kernel(void) {
 
 static void where_am_i(char *text, size_t n) {
     if (gs_in_kernel())
-        snprintf(text, n, "%s, block (%u,%u,%u), thread (%u,%u,%u): ", sim.running->kernel, blockIdx.x,
-                 blockIdx.y, blockIdx.z, gs_self->index.x, gs_self->index.y, gs_self->index.z);
+        snprintf(text, n, "%s, block (%u,%u,%u), thread (%u,%u,%u): ", sim.running->kernel,
+                 blockIdx.x, blockIdx.y, blockIdx.z, gs_self->index.x, gs_self->index.y,
+                 gs_self->index.z);
     else
         snprintf(text, n, "%s", "");
 }
@@ -86,6 +87,7 @@ void gs_fail(gs_site at, const char *fmt, ...) {
 }
 
 static void on_fault(int number, siginfo_t *info, void *context) {
+    (void)number;
     (void)context;
     char message[512], place[256];
     where_am_i(place, sizeof place);
@@ -93,8 +95,7 @@ static void on_fault(int number, siginfo_t *info, void *context) {
     if (gs_in_arena(info->si_addr))
         what = gs_in_kernel() ? "device memory past all allocations"
                               : "device memory, read or written by the host";
-    snprintf(message, sizeof message, "gpusim: %s%s at %p: %s", place,
-             number == SIGBUS ? "bus error" : "fault", info->si_addr, what);
+    snprintf(message, sizeof message, "gpusim: %sfault at %p: %s", place, info->si_addr, what);
     end_with(message);
 }
 
@@ -105,7 +106,8 @@ static void fault_stack(void) {
     done = true;
     stack_t stack = {};
     stack.ss_size = 64 << 10;
-    stack.ss_sp = mmap(NULL, stack.ss_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    stack.ss_sp =
+        mmap(NULL, stack.ss_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     sigaltstack(&stack, NULL);
 }
 void gpusim_catch_faults(void) {
@@ -128,17 +130,19 @@ static void fail_stuck(void) {
         int n = 0;
         for (int j = i; j < sim.n_threads; j++) {
             struct fibre *g = sim.fibres[j];
-            if (g->state == DONE || g->op != f->op || g->at.line != f->at.line || g->mask != f->mask)
+            if (g->state == DONE || g->op != f->op || g->at.line != f->at.line ||
+                g->mask != f->mask)
                 continue;
             seen[j] = true;
             n++;
         }
         size_t used = strlen(text);
-        snprintf(text + used, sizeof text - used, "; %d, the first (%u,%u,%u), at %s", n, f->index.x,
-                 f->index.y, f->index.z, f->op);
+        snprintf(text + used, sizeof text - used, "; %d, the first (%u,%u,%u), at %s", n,
+                 f->index.x, f->index.y, f->index.z, f->op);
         used = strlen(text);
         if (f->state == AT_EXCHANGE)
-            snprintf(text + used, sizeof text - used, " with mask 0x%08x in warp %d", f->mask, f->warp);
+            snprintf(text + used, sizeof text - used, " with mask 0x%08x in warp %d", f->mask,
+                     f->warp);
         used = strlen(text);
         snprintf(text + used, sizeof text - used, " %s:%d", f->at.file, f->at.line);
     }
@@ -290,8 +294,8 @@ static void thread_ends(struct fibre *me) {
     for (unsigned rest = w->waiting; rest; rest &= rest - 1) {
         struct fibre *f = sim.fibres[me->warp * 32 + __builtin_ctz(rest)];
         if (f->mask >> me->lane & 1)
-            gs_fail(f->at, "returns, though lane %d waits for it at %s with mask 0x%08x", f->lane, f->op,
-                    f->mask);
+            gs_fail(f->at, "returns, though lane %d waits for it at %s with mask 0x%08x", f->lane,
+                    f->op, f->mask);
     }
     if (sim.n_arrived && sim.n_arrived == sim.n_live) open_barrier();
 }
@@ -418,7 +422,8 @@ void gs_run_grid(const gs_grid &grid) {
     gridDim = dim3(grid.grid[0], grid.grid[1], grid.grid[2]);
     gs_counts.launches++;
     for (uint32_t b : block_order((size_t)grid.grid[0] * grid.grid[1] * grid.grid[2])) {
-        blockIdx = {b % grid.grid[0], b / grid.grid[0] % grid.grid[1], b / grid.grid[0] / grid.grid[1]};
+        blockIdx = {b % grid.grid[0], b / grid.grid[0] % grid.grid[1],
+                    b / grid.grid[0] / grid.grid[1]};
         run_block();
     }
     sim.running = NULL;
@@ -433,8 +438,8 @@ int gs_sync_block(int value, gs_site at) {
         struct fibre *f = sim.fibres[i];
         if (f->state != AT_BARRIER) continue;
         if (f->at.line != at.line || strcmp(f->at.file, at.file) != 0)
-            gs_fail(at, "barrier in divergent code: thread (%u,%u,%u) is at the one in %s:%d", f->index.x,
-                    f->index.y, f->index.z, f->at.file, f->at.line);
+            gs_fail(at, "barrier in divergent code: thread (%u,%u,%u) is at the one in %s:%d",
+                    f->index.x, f->index.y, f->index.z, f->at.file, f->at.line);
         break;
     }
     if (__tsan_release) __tsan_release(&sim.sync[2 + side]);
@@ -445,7 +450,7 @@ int gs_sync_block(int value, gs_site at) {
     sim.n_true[side] += value != 0;
     clear_ready(me->warp, 1u << me->lane);
     if (++sim.n_arrived == sim.n_live) open_barrier();
-    if (me->state == AT_BARRIER || gs_options.order == GPUSIM_RANDOM) switch_to(pick(me->warp));
+    switch_to(pick(me->warp));
     if (__tsan_acquire) __tsan_acquire(&sim.sync[2 + side]);
     return sim.n_true[side];
 }
@@ -473,11 +478,12 @@ static void check_agreement(struct fibre *me) {
     for (unsigned rest = me->mask; rest; rest &= rest - 1) {
         struct fibre *f = sim.fibres[me->warp * 32 + __builtin_ctz(rest)];
         if (f->mask != me->mask)
-            gs_fail(me->at, "%s with mask 0x%08x, though lane %d is at %s with mask 0x%08x in %s:%d",
+            gs_fail(me->at,
+                    "%s with mask 0x%08x, though lane %d is at %s with mask 0x%08x in %s:%d",
                     me->op, me->mask, f->lane, f->op, f->mask, f->at.file, f->at.line);
         if (f->at.line != me->at.line || strcmp(f->at.file, me->at.file) || strcmp(f->op, me->op))
-            gs_fail(me->at, "%s, though lane %d is at %s in %s:%d", me->op, f->lane, f->op, f->at.file,
-                    f->at.line);
+            gs_fail(me->at, "%s, though lane %d is at %s in %s:%d", me->op, f->lane, f->op,
+                    f->at.file, f->at.line);
     }
 }
 
@@ -506,7 +512,7 @@ const gs_record *gs_exchange(const char *op, unsigned mask, const void *value, i
         w->waiting &= ~mask;
         set_ready(me->warp, mask);
     }
-    if (me->state == AT_EXCHANGE || gs_options.order == GPUSIM_RANDOM) switch_to(pick(me->warp));
+    switch_to(pick(me->warp)); /* also the last to come: the order says who is first */
     return me->record;
 }
 

@@ -17,15 +17,15 @@
 
 #include "tests/gpusim/control.h"
 
-/* Where in a kernel something was called: the default argument is filled in at the call. */
+/* Where in a kernel something was called: gs_here() as a default argument is filled in at the call. */
 struct gs_site {
     const char *file;
     int line;
 };
-#define GS_HERE \
-    gs_site { \
-        __builtin_FILE(), __builtin_LINE() \
-    }
+static inline constexpr gs_site gs_here(const char *file = __builtin_FILE(),
+                                        int line = __builtin_LINE()) {
+    return {file, line};
+}
 
 struct gs_thread {
     uint3 index;
@@ -35,7 +35,7 @@ extern "C" struct gs_thread *gs_self;
 extern "C" uint3 blockIdx;
 extern "C" dim3 blockDim, gridDim;
 #define threadIdx (gs_self->index)
-#define warpSize 32
+#define warpSize  32
 
 /* Ends the process; naming kernel, block and thread where a kernel is running. */
 [[noreturn]] void gs_fail(gs_site at, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -73,45 +73,48 @@ static inline T gs_shuffle(const char *op, unsigned mask, T v, int source, int w
 }
 /* The lane itself where the source leaves its group of `width` lanes, as on the device. */
 template <class T>
-static inline T __shfl_sync(unsigned mask, T v, int src, int width = 32, gs_site at = GS_HERE) {
+static inline T __shfl_sync(unsigned mask, T v, int src, int width = 32, gs_site at = gs_here()) {
     int lane = gs_self->lane;
-    return gs_shuffle("__shfl_sync", mask, v, (lane & ~(width - 1)) | (src & (width - 1)), width, at);
+    return gs_shuffle("__shfl_sync", mask, v, (lane & ~(width - 1)) | (src & (width - 1)), width,
+                      at);
 }
 template <class T>
-static inline T __shfl_xor_sync(unsigned mask, T v, int x, int width = 32, gs_site at = GS_HERE) {
+static inline T __shfl_xor_sync(unsigned mask, T v, int x, int width = 32, gs_site at = gs_here()) {
     int lane = gs_self->lane, source = lane ^ x;
     if (source > (lane | (width - 1))) source = lane;
     return gs_shuffle("__shfl_xor_sync", mask, v, source, width, at);
 }
 template <class T>
-static inline T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32, gs_site at = GS_HERE) {
+static inline T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32,
+                                 gs_site at = gs_here()) {
     int lane = gs_self->lane, source = lane + (int)by;
     if (source > (lane | (width - 1))) source = lane;
     return gs_shuffle("__shfl_down_sync", mask, v, source, width, at);
 }
 template <class T>
-static inline T __shfl_up_sync(unsigned mask, T v, unsigned by, int width = 32, gs_site at = GS_HERE) {
+static inline T __shfl_up_sync(unsigned mask, T v, unsigned by, int width = 32,
+                               gs_site at = gs_here()) {
     int lane = gs_self->lane, source = lane - (int)by;
     if (source < (lane & ~(width - 1))) source = lane;
     return gs_shuffle("__shfl_up_sync", mask, v, source, width, at);
 }
-unsigned __ballot_sync(unsigned mask, int predicate, gs_site at = GS_HERE);
-static inline int __any_sync(unsigned mask, int predicate, gs_site at = GS_HERE) {
+unsigned __ballot_sync(unsigned mask, int predicate, gs_site at = gs_here());
+static inline int __any_sync(unsigned mask, int predicate, gs_site at = gs_here()) {
     return __ballot_sync(mask, predicate, at) != 0;
 }
-static inline int __all_sync(unsigned mask, int predicate, gs_site at = GS_HERE) {
+static inline int __all_sync(unsigned mask, int predicate, gs_site at = gs_here()) {
     return __ballot_sync(mask, predicate, at) == mask;
 }
-static inline void __syncwarp(unsigned mask = 0xFFFFFFFF, gs_site at = GS_HERE) {
+static inline void __syncwarp(unsigned mask = 0xFFFFFFFF, gs_site at = gs_here()) {
     gs_sync_warp(mask, at);
 }
-static inline void __syncthreads(gs_site at = GS_HERE) {
+static inline void __syncthreads(gs_site at = gs_here()) {
     gs_sync_block(0, at);
 }
-static inline int __syncthreads_count(int predicate, gs_site at = GS_HERE) {
+static inline int __syncthreads_count(int predicate, gs_site at = gs_here()) {
     return gs_sync_block(predicate, at);
 }
-static inline int __syncthreads_or(int predicate, gs_site at = GS_HERE) {
+static inline int __syncthreads_or(int predicate, gs_site at = gs_here()) {
     return gs_sync_block(predicate, at) != 0;
 }
 /* No __activemask: what it returns is chance. */
@@ -134,11 +137,11 @@ void *gs_dyn_shared(void);
 
 // ---- atomics: of this block's threads only, since blocks run one after another
 
-#define GS_ATOMIC(name, type, after)                                   \
-    static inline type name(type *p, type v) {                         \
-        type old = __atomic_load_n(p, __ATOMIC_RELAXED);               \
-        __atomic_store_n(p, (type)(after), __ATOMIC_RELAXED);          \
-        return old;                                                    \
+#define GS_ATOMIC(name, type, after)                          \
+    static inline type name(type *p, type v) {                \
+        type old = __atomic_load_n(p, __ATOMIC_RELAXED);      \
+        __atomic_store_n(p, (type)(after), __ATOMIC_RELAXED); \
+        return old;                                           \
     }
 GS_ATOMIC(atomicAdd, int, (unsigned)old + (unsigned)v)
 GS_ATOMIC(atomicAdd, unsigned, old + v)
@@ -152,7 +155,7 @@ GS_ATOMIC(atomicMin, unsigned long long, old < v ? old : v)
 GS_ATOMIC(atomicExch, int, v)
 GS_ATOMIC(atomicExch, unsigned, v)
 GS_ATOMIC(atomicOr, unsigned, old | v)
-GS_ATOMIC(atomicAnd, unsigned, old & v)
+GS_ATOMIC(atomicAnd, unsigned, old &v)
 #undef GS_ATOMIC
 static inline float atomicAdd(float *p, float v) {
     float old, sum;
@@ -254,8 +257,8 @@ static inline void gs_check_one(const char *kernel, int position, const A &argum
     if constexpr (std::is_pointer<P>::value)
         gs_check_argument(kernel, position, (const void *)(P)argument);
 }
-cudaError_t gs_enqueue_grid(const char *kernel, const void *func, dim3 grid, dim3 block, size_t smem,
-                            cudaStream_t stream, std::function<void()> body);
+cudaError_t gs_enqueue_grid(const char *kernel, const void *func, dim3 grid, dim3 block,
+                            size_t smem, cudaStream_t stream, std::function<void()> body);
 
 template <class... P, class... A>
 static inline cudaError_t gs_launch(const char *kernel, dim3 grid, dim3 block, size_t smem,

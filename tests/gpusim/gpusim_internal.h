@@ -24,7 +24,8 @@ void __asan_poison_memory_region(const volatile void *p, size_t n) __attribute__
 void __asan_unpoison_memory_region(const volatile void *p, size_t n) __attribute__((weak));
 void __asan_loadN(void *p, size_t n) __attribute__((weak));
 void __asan_storeN(void *p, size_t n) __attribute__((weak));
-void __sanitizer_start_switch_fiber(void **fake, const void *bottom, size_t n) __attribute__((weak));
+void __sanitizer_start_switch_fiber(void **fake, const void *bottom, size_t n)
+    __attribute__((weak));
 void __sanitizer_finish_switch_fiber(void *fake, const void **bottom, size_t *n)
     __attribute__((weak));
 void *__tsan_get_current_fiber(void) __attribute__((weak));
@@ -45,8 +46,8 @@ struct gs_site {
 [[noreturn]] void gs_fail(gs_site at, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #endif
 #define GS_NOWHERE \
-    gs_site { \
-        NULL, 0 \
+    gs_site {      \
+        NULL, 0    \
     }
 
 // ---- options and counts (fibres.cpp)
@@ -104,8 +105,8 @@ void gs_look(const void *p, size_t n, bool writes);
 
 /* Queue device work, or add it to the graph that the stream captures. */
 cudaError_t gs_enqueue(cudaStream_t stream, std::function<void()> work);
-cudaError_t gs_enqueue_grid(const char *kernel, const void *func, dim3 grid, dim3 block, size_t smem,
-                            cudaStream_t stream, std::function<void()> body);
+cudaError_t gs_enqueue_grid(const char *kernel, const void *func, dim3 grid, dim3 block,
+                            size_t smem, cudaStream_t stream, std::function<void()> body);
 void gs_check_argument(const char *kernel, int position, const void *p);
 
 #endif

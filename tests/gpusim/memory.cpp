@@ -20,7 +20,7 @@ struct allocation {
 };
 static struct {
     char *base;
-    size_t top; /* end of the last red zone */
+    size_t top;  /* end of the last red zone */
     size_t used; /* living bytes */
     int opened;
     std::map<size_t, allocation> allocations; /* by offset */
@@ -94,7 +94,8 @@ void gs_check_argument(const char *kernel, int position, const void *p) {
 
 static void reserve(void) {
     if (memory.base) return;
-    void *p = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p =
+        mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) gs_fail(GS_NOWHERE, "no address space for device memory");
     memory.base = (char *)p;
     if (!getenv("GPUSIM_NO_FAULTS")) gpusim_catch_faults();
@@ -127,8 +128,8 @@ static void check_red_zone(size_t offset, const allocation &a) {
     const char *zone = memory.base + offset + a.bytes;
     for (size_t i = 0; i < a.red_zone; i++)
         if (zone[i])
-            gs_fail(GS_NOWHERE, "written behind an allocation of %zu bytes, at its byte %zu", a.bytes,
-                    a.bytes + i);
+            gs_fail(GS_NOWHERE, "written behind an allocation of %zu bytes, at its byte %zu",
+                    a.bytes, a.bytes + i);
 }
 extern "C" void gpusim_check(void) {
     std::lock_guard<std::recursive_mutex> guard(gs_lock);

@@ -140,8 +140,8 @@ static cudaError_t unsafe_in_capture(void) {
             return spoil(c, cudaErrorStreamCaptureUnsupported);
     return cudaSuccess;
 }
-#define NOT_IN_CAPTURE                                              \
-    do {                                                            \
+#define NOT_IN_CAPTURE                                                 \
+    do {                                                               \
         if (cudaError_t unsafe_ = unsafe_in_capture()) return unsafe_; \
     } while (0)
 
@@ -188,7 +188,8 @@ static bool reaches(const graph &nodes, const std::vector<size_t> &from, size_t 
     return false;
 }
 
-extern "C" cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+extern "C" cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
+                                              enum cudaStreamCaptureMode mode) {
     LOCKED;
     CUstream_st *s = stream_of(stream);
     if (s == &legacy) return result(cudaErrorStreamCaptureUnsupported);
@@ -218,7 +219,8 @@ extern "C" cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ou
     delete c;
     return result(error);
 }
-extern "C" cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *out) {
+extern "C" cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
+                                             enum cudaStreamCaptureStatus *out) {
     LOCKED;
     const capture *c = stream_of(stream)->capturing;
     *out = !c           ? cudaStreamCaptureStatusNone
@@ -341,7 +343,8 @@ static cudaError_t wait_in_capture(CUstream_st *s, const event &e) {
         if (std::find(s->nodes.begin(), s->nodes.end(), i) == s->nodes.end()) s->nodes.push_back(i);
     return cudaSuccess;
 }
-extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t handle, unsigned flags) {
+extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t handle,
+                                           unsigned flags) {
     LOCKED;
     (void)flags;
     CUstream_st *s = stream_of(stream);
@@ -354,7 +357,8 @@ extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t hand
     return cudaSuccess;
 }
 static cudaError_t refuse_captured(const event &e) {
-    if (std::find(captures.begin(), captures.end(), e.captured_in) == captures.end()) return cudaSuccess;
+    if (std::find(captures.begin(), captures.end(), e.captured_in) == captures.end())
+        return cudaSuccess;
     return spoil(e.captured_in, cudaErrorStreamCaptureUnsupported);
 }
 extern "C" cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
@@ -411,8 +415,8 @@ static void check_copy(const char *call, void *dst, const void *src, size_t n,
         gs_fail(GS_NOWHERE, "%s: source %p is %sdevice memory", call, src, from ? "" : "no ");
 }
 /* Host memory is read when the copy runs, as a device reads pinned memory. */
-extern "C" cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind,
-                                       cudaStream_t stream) {
+extern "C" cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n,
+                                       enum cudaMemcpyKind kind, cudaStream_t stream) {
     LOCKED;
     check_copy("cudaMemcpyAsync", dst, src, n, kind);
     CUstream_st *s = stream_of(stream);
@@ -435,7 +439,8 @@ extern "C" cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cud
 extern "C" cudaError_t cudaMemsetAsync(void *device, int value, size_t n, cudaStream_t stream) {
     LOCKED;
     if (!gs_is_device(device, n))
-        gs_fail(GS_NOWHERE, "cudaMemsetAsync: %zu bytes at %p are not within one allocation", n, device);
+        gs_fail(GS_NOWHERE, "cudaMemsetAsync: %zu bytes at %p are not within one allocation", n,
+                device);
     return gs_enqueue(stream, [=] { gs_fill(device, value, n); });
 }
 extern "C" cudaError_t cudaMemset(void *device, int value, size_t n) {
@@ -483,7 +488,8 @@ extern "C" cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
 
 // ---- launches
 
-extern "C" cudaError_t cudaFuncSetAttribute(const void *func, enum cudaFuncAttribute attr, int value) {
+extern "C" cudaError_t cudaFuncSetAttribute(const void *func, enum cudaFuncAttribute attr,
+                                            int value) {
     LOCKED;
     if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > gs_max_shared())
         return result(cudaErrorInvalidValue);
@@ -499,15 +505,17 @@ static cudaError_t check_shape(const void *func, dim3 grid, dim3 block, size_t s
     const size_t allowed = limit == shared_limits.end() ? 48 << 10 : (size_t)limit->second;
     return smem > std::max(allowed, (size_t)48 << 10) ? cudaErrorInvalidValue : cudaSuccess;
 }
-cudaError_t gs_enqueue_grid(const char *kernel, const void *func, dim3 grid, dim3 block, size_t smem,
-                            cudaStream_t stream, std::function<void()> body) {
+cudaError_t gs_enqueue_grid(const char *kernel, const void *func, dim3 grid, dim3 block,
+                            size_t smem, cudaStream_t stream, std::function<void()> body) {
     LOCKED;
     if (cudaError_t error = check_shape(func, grid, block, smem)) {
-        fprintf(stderr, "gpusim: %s: launch refused: grid (%u,%u,%u), block (%u,%u,%u), %zu bytes\n",
+        fprintf(stderr,
+                "gpusim: %s: launch refused: grid (%u,%u,%u), block (%u,%u,%u), %zu bytes\n",
                 kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z, smem);
         return error;
     }
-    gs_grid shape = {kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, smem, std::move(body)};
+    gs_grid shape = {
+        kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, smem, std::move(body)};
     return gs_enqueue(stream, [shape] { gs_run_grid(shape); });
 }
 
@@ -527,15 +535,32 @@ extern "C" cudaError_t cudaGetDevice(int *device) {
 extern "C" cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device) {
     if (device) return result(cudaErrorInvalidDevice);
     switch ((int)attr) {
-    case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = 48 << 10; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = gs_max_shared(); break;
-    case cudaDevAttrWarpSize: *value = 32; break;
-    case cudaDevAttrMultiProcessorCount: *value = 4; break;
-    case cudaDevAttrL2CacheSize: *value = 4 << 20; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = gs_options.sm / 10; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = gs_options.sm % 10; break;
-    default: return result(cudaErrorInvalidValue);
+    case cudaDevAttrMaxThreadsPerBlock:
+        *value = 1024;
+        break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+        *value = 48 << 10;
+        break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        *value = gs_max_shared();
+        break;
+    case cudaDevAttrWarpSize:
+        *value = 32;
+        break;
+    case cudaDevAttrMultiProcessorCount:
+        *value = 4;
+        break;
+    case cudaDevAttrL2CacheSize:
+        *value = 4 << 20;
+        break;
+    case cudaDevAttrComputeCapabilityMajor:
+        *value = gs_options.sm / 10;
+        break;
+    case cudaDevAttrComputeCapabilityMinor:
+        *value = gs_options.sm % 10;
+        break;
+    default:
+        return result(cudaErrorInvalidValue);
     }
     return cudaSuccess;
 }
@@ -580,10 +605,12 @@ static const struct {
     {cudaSuccess, "cudaSuccess", "no error"},
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
+     "invalid configuration argument"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
-    {cudaErrorIllegalState, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
+    {cudaErrorIllegalState, "cudaErrorIllegalState",
+     "the operation cannot be performed in the present state"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
      "operation not permitted when stream is capturing"},

@@ -230,8 +230,10 @@ static void rmsnorm_equals_plain_c_in_every_order(void **) {
             for (int i = 0; i < d; i++)
                 sum += pow(of_bf16(x[(size_t)(r * d + i)]), 2);
             for (int i = 0; i < d; i++) {
-                double want = of_bf16(x[(size_t)(r * d + i)]) / sqrt(sum / d + 1e-5) * of_bf16(w[(size_t)i]);
-                assert_true(fabs(of_bf16(got[(size_t)(r * d + i)]) - want) <= fabs(want) * 0x1p-8 + 1e-30);
+                double want =
+                    of_bf16(x[(size_t)(r * d + i)]) / sqrt(sum / d + 1e-5) * of_bf16(w[(size_t)i]);
+                assert_true(fabs(of_bf16(got[(size_t)(r * d + i)]) - want) <=
+                            fabs(want) * 0x1p-8 + 1e-30);
             }
             /* Alone the row has the same bits. */
             check_cuda(launch_rmsnorm(dy, dx + r * d, dw, 1, d, 1e-5f, NULL));
@@ -298,7 +300,8 @@ static void paged_attention_equals_plain_c_in_every_order(void **) {
     for (uint32_t i = 0; i < SEQS * T; i++)
         table[i] = order_of[i];
     for (int i = 1; i < T; i++)
-        table[i] = 0x7FFFFFFF; /* sequence 0 holds one position; the rest of its table is not in use */
+        table[i] =
+            0x7FFFFFFF; /* sequence 0 holds one position; the rest of its table is not in use */
     uint16_t *dq = device_copy(q.data(), q.size()), *dk = device_copy(k.data(), k.size());
     uint16_t *dv = device_copy(v.data(), v.size());
     uint32_t *dt = device_copy(table, SEQS * T);
@@ -317,11 +320,16 @@ static void paged_attention_equals_plain_c_in_every_order(void **) {
         for (int h = 0; h < H; h++) {
             double score[T * P], best = -INFINITY, sum = 0;
             const int g = h / (H / G);
-            auto at = [&](int t) { return (size_t)((table[seqs[r] * T + t / P] * G + (uint32_t)g) * P + (uint32_t)(t % P)) * D; };
+            auto at = [&](int t) {
+                return (size_t)((table[seqs[r] * T + t / P] * G + (uint32_t)g) * P +
+                                (uint32_t)(t % P)) *
+                       D;
+            };
             for (int t = 0; t < lens[r]; t++) {
                 score[t] = 0;
                 for (size_t i = 0; i < D; i++)
-                    score[t] += (double)of_bf16(q[(size_t)(r * H + h) * D + i]) * of_bf16(k[at(t) + i]);
+                    score[t] +=
+                        (double)of_bf16(q[(size_t)(r * H + h) * D + i]) * of_bf16(k[at(t) + i]);
                 score[t] /= sqrt((double)D);
                 best = fmax(best, score[t]);
             }
@@ -341,7 +349,8 @@ static void paged_attention_equals_plain_c_in_every_order(void **) {
         host_copy(got.data(), dout, (size_t)(H * D));
         assert_same_bits(got.data(), &first[(size_t)(r * H * D)], (size_t)(H * D), "a row alone");
     }
-    for (void *p : {(void *)dq, (void *)dk, (void *)dv, (void *)dt, (void *)ds, (void *)dl, (void *)work, (void *)dout})
+    for (void *p : {(void *)dq, (void *)dk, (void *)dv, (void *)dt, (void *)ds, (void *)dl,
+                    (void *)work, (void *)dout})
         cudaFree(p);
 }
 

@@ -62,8 +62,8 @@ void gs_ldmatrix_x4(uint32_t out[4], const void *row, bool transposed, gs_site a
     if (!gs_is_shared(row, 16)) gs_fail(at, "ldmatrix: %p is not shared memory", row);
     for (int i = 0; i < 16 && __tsan_read4; i += 4)
         __tsan_read4((char *)row + i);
-    const gs_record *r = gs_exchange(transposed ? "ldmatrix_x4_trans" : "ldmatrix_x4", FULL, row, 16,
-                                     NULL, at);
+    const gs_record *r =
+        gs_exchange(transposed ? "ldmatrix_x4_trans" : "ldmatrix_x4", FULL, row, 16, NULL, at);
     int g = gs_self->lane / 4, t = gs_self->lane % 4;
     for (int j = 0; j < 4; j++) {
         uint16_t pair[2];
@@ -143,15 +143,22 @@ void gs_mma_s8(int32_t d[4], const uint32_t a[4], const uint32_t b[2], gs_site a
 /* Until the wait the destination is a NaN; the source is read at the wait. */
 void gs_cp_async16(void *shared, const void *global, bool ok, gs_site at) {
     struct fibre *me = gs_current();
-    if ((uintptr_t)shared % 16) gs_fail(at, "cp.async: destination %p is not a multiple of 16", shared);
+    if ((uintptr_t)shared % 16)
+        gs_fail(at, "cp.async: destination %p is not a multiple of 16", shared);
     gs_look(shared, 16, true);
-    if (!gs_is_shared(shared, 16)) gs_fail(at, "cp.async: destination %p is not shared memory", shared);
+    if (!gs_is_shared(shared, 16))
+        gs_fail(at, "cp.async: destination %p is not shared memory", shared);
     if (ok) {
-        if ((uintptr_t)global % 16) gs_fail(at, "cp.async: source %p is not a multiple of 16", global);
+        if ((uintptr_t)global % 16)
+            gs_fail(at, "cp.async: source %p is not a multiple of 16", global);
         gs_look(global, 16, false);
-        if (!gs_is_device(global, 16)) gs_fail(at, "cp.async: source %p is not device memory", global);
+        if (!gs_is_device(global, 16))
+            gs_fail(at, "cp.async: source %p is not device memory", global);
     }
     if (__tsan_write16) __tsan_write16(shared);
+    for (int i = 0; i < me->n_copies; i++)
+        if (me->copies[i].shared == shared)
+            gs_fail(at, "cp.async: an earlier copy to %p is still in flight", shared);
     if (me->n_copies == COPIES_MAX) gs_fail(at, "cp.async: over %d copies in flight", COPIES_MAX);
     me->copies[me->n_copies++] = {shared, global, ok, me->n_groups};
     gs_fill(shared, 0xFF, 16);

@@ -15,9 +15,9 @@ typedef enum { CUBLAS_COMPUTE_32F = 68 } cublasComputeType_t;
 typedef enum { CUBLAS_GEMM_DEFAULT = -1 } cublasGemmAlgo_t;
 typedef struct cublasContext *cublasHandle_t;
 
-#define cublasCreate cublasCreate_v2
-#define cublasDestroy cublasDestroy_v2
-#define cublasSetStream cublasSetStream_v2
+#define cublasCreate       cublasCreate_v2
+#define cublasDestroy      cublasDestroy_v2
+#define cublasSetStream    cublasSetStream_v2
 #define cublasSetWorkspace cublasSetWorkspace_v2
 
 extern "C" {

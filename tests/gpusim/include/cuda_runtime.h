@@ -10,7 +10,7 @@
 #define __global__
 #define __constant__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __align__(n) __attribute__((aligned(n)))
+#define __align__(n)    __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 #define __grid_constant__
 /* Blocks run one after another: one copy will do. gpusim.ld gathers these arrays. */
@@ -115,13 +115,13 @@ enum cudaDataType_t {
 };
 typedef enum cudaDataType_t cudaDataType;
 
-#define cudaStreamDefault 0x00
-#define cudaStreamNonBlocking 0x01
-#define cudaEventDefault 0x00
-#define cudaEventBlockingSync 0x01
+#define cudaStreamDefault      0x00
+#define cudaStreamNonBlocking  0x01
+#define cudaEventDefault       0x00
+#define cudaEventBlockingSync  0x01
 #define cudaEventDisableTiming 0x02
-#define cudaHostAllocDefault 0x00
-#define cudaEventWaitDefault 0x00
+#define cudaHostAllocDefault   0x00
+#define cudaEventWaitDefault   0x00
 
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;

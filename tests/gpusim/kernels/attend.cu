@@ -18,7 +18,8 @@ static __global__ void attend_split(float *work, const bf16 *q, const bf16 *k, c
                                     const uint32_t *block_table, const int32_t *row_seq,
                                     const int32_t *row_len, attend_shape shape) {
     __shared__ float query[D], weight[WARP];
-    const int lane = (int)threadIdx.x, split = (int)blockIdx.x, h = (int)blockIdx.y, r = (int)blockIdx.z;
+    const int lane = (int)threadIdx.x, split = (int)blockIdx.x, h = (int)blockIdx.y,
+              r = (int)blockIdx.z;
     const int g = h / (shape.heads / shape.kv_heads), len = row_len[r];
     const uint32_t *table = block_table + (size_t)row_seq[r] * (size_t)shape.max_pages;
     float best = -INFINITY, sum = 0.0f, acc0 = 0.0f, acc1 = 0.0f;
@@ -30,7 +31,9 @@ static __global__ void attend_split(float *work, const bf16 *q, const bf16 *k, c
         const int t = t0 + lane;
         float score = -INFINITY;
         if (t < len) {
-            const size_t at = (((size_t)table[t / P] * (size_t)shape.kv_heads + (size_t)g) * P + (size_t)(t % P)) * D;
+            const size_t at = (((size_t)table[t / P] * (size_t)shape.kv_heads + (size_t)g) * P +
+                               (size_t)(t % P)) *
+                              D;
             score = 0.0f;
             for (int i = 0; i < D; i += 8) {
                 const uint4 chunk = load16(k + at + i);
@@ -52,14 +55,18 @@ static __global__ void attend_split(float *work, const bf16 *q, const bf16 *k, c
         __syncwarp();
         for (int j = 0; j < WARP && t0 + j < len; j++) {
             const int u = t0 + j;
-            const size_t at = (((size_t)table[u / P] * (size_t)shape.kv_heads + (size_t)g) * P + (size_t)(u % P)) * D;
+            const size_t at = (((size_t)table[u / P] * (size_t)shape.kv_heads + (size_t)g) * P +
+                               (size_t)(u % P)) *
+                              D;
             const uint32_t pair = *(const uint32_t *)(v + at + 2 * lane);
             acc0 += weight[j] * bf16_lo(pair);
             acc1 += weight[j] * bf16_hi(pair);
         }
         __syncwarp(); /* before the next tile's weights */
     }
-    float *part = work + (((size_t)r * (size_t)shape.heads + (size_t)h) * (size_t)shape.n_splits + (size_t)split) * PART;
+    float *part = work + (((size_t)r * (size_t)shape.heads + (size_t)h) * (size_t)shape.n_splits +
+                          (size_t)split) *
+                             PART;
     if (lane == 0) {
         part[0] = best;
         part[1] = sum;
@@ -90,9 +97,10 @@ extern "C" int launch_attend(float *o, const uint16_t *q, const uint16_t *k, con
                              void *stream) {
     const unsigned rows = (unsigned)shape.rows, heads = (unsigned)shape.heads;
     const cudaStream_t s = (cudaStream_t)stream;
-    const cudaError_t error =
-        GPU_LAUNCH(attend_split, dim3((unsigned)shape.n_splits, heads, rows), dim3(WARP), 0, s, work,
-                   (const bf16 *)q, (const bf16 *)k, (const bf16 *)v, block_table, row_seq, row_len, shape);
+    const cudaError_t error = GPU_LAUNCH(attend_split, dim3((unsigned)shape.n_splits, heads, rows),
+                                         dim3(WARP), 0, s, work, (const bf16 *)q, (const bf16 *)k,
+                                         (const bf16 *)v, block_table, row_seq, row_len, shape);
     if (error) return error;
-    return GPU_LAUNCH(attend_merge, dim3(heads, rows), dim3(D), 0, s, o, (const float *)work, row_len, shape);
+    return GPU_LAUNCH(attend_merge, dim3(heads, rows), dim3(D), 0, s, o, (const float *)work,
+                      row_len, shape);
 }

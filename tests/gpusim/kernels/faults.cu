@@ -36,17 +36,20 @@ static __global__ void barriers(int fault, float *out, const float *in) {
 }
 extern "C" int launch_barriers(enum fault fault, float *out, const float *in, int n, void *stream) {
     if (n < THREADS) return cudaErrorInvalidValue;
-    return GPU_LAUNCH(barriers, dim3(1), dim3(THREADS), 0, (cudaStream_t)stream, (int)fault, out, in);
+    return GPU_LAUNCH(barriers, dim3(1), dim3(THREADS), 0, (cudaStream_t)stream, (int)fault, out,
+                      in);
 }
 
-/* out[s, i] = in[s, i ^ 1] over 4 slices of 128 floats, by a ring of two cp.async slices. */
+/* out[s, i] = in[s, i ^ 1] over 4 slices of 128 floats, by a ring of three cp.async slices, one ahead. */
 static __global__ void copies(int fault, float *out, const float *in) {
-    __shared__ __align__(16) float ring[2][128];
+    __shared__ __align__(16) float ring[3][128];
     const int i = (int)threadIdx.x;
     cp_async16(&ring[0][4 * i], in + 4 * i, true);
     cp_async_commit();
     for (int slice = 0; slice < 4; slice++) {
-        cp_async16(&ring[(slice + 1) % 2][4 * i], in + 128 * ((slice + 1) % 4) + 4 * i, true);
+        float *next = &ring[(slice + 1) % 3][4 * i];
+        cp_async16(next, in + 128 * ((slice + 1) % 4) + 4 * i, true);
+        if (fault == FAULT_TWO_IN_FLIGHT) cp_async16(next, in + 4 * i, true);
         cp_async_commit();
         if (fault == FAULT_WAIT_TOO_WEAK)
             cp_async_wait<2>();
@@ -54,7 +57,7 @@ static __global__ void copies(int fault, float *out, const float *in) {
             cp_async_wait<1>();
         __syncwarp();
         for (int j = i; j < 128; j += WARP)
-            out[(128 * slice + j) % 256] = ring[slice % 2][j ^ 1];
+            out[(128 * slice + j) % 256] = ring[slice % 3][j ^ 1];
         __syncwarp();
     }
     if (fault != FAULT_NO_WAIT) cp_async_wait<0>();
@@ -71,7 +74,9 @@ static __global__ void masks(int fault, float *out, const float *in) {
     case FAULT_LANE_OUTSIDE_MASK:
         if (lane < 16) v = __shfl_xor_sync(0x0000FFFFu, v, 16);
         break;
-    case FAULT_NOT_IN_OWN_MASK: v = __shfl_sync(0x0000FFFFu, v, 0); break;
+    case FAULT_NOT_IN_OWN_MASK:
+        v = __shfl_sync(0x0000FFFFu, v, 0);
+        break;
     case FAULT_LANE_ELSEWHERE:
         if (lane < 16)
             v = __shfl_sync(FULL_MASK, v, 0);
@@ -82,8 +87,12 @@ static __global__ void masks(int fault, float *out, const float *in) {
         if (lane == 31) return;
         v = __shfl_sync(FULL_MASK, v, 0);
         break;
-    case FAULT_OTHER_MASK: v = __shfl_sync(lane < 16 ? FULL_MASK : 0xFFFF0000u, v, 20); break;
-    default: v = __shfl_xor_sync(FULL_MASK, v, 1); break;
+    case FAULT_OTHER_MASK:
+        v = __shfl_sync(lane < 16 ? FULL_MASK : 0xFFFF0000u, v, 20);
+        break;
+    default:
+        v = __shfl_xor_sync(FULL_MASK, v, 1);
+        break;
     }
     out[lane] = v;
 }
@@ -94,7 +103,8 @@ extern "C" int launch_masks(enum fault fault, float *out, const float *in, int n
 
 /* out[i] = in[page of i, i]: pages of 16 floats, found through a table that ends with 0x7FFFFFFF. */
 template <int N>
-static __global__ void bounds(int fault, float *out, const float *in, const uint32_t *table, int n) {
+static __global__ void bounds(int fault, float *out, const float *in, const uint32_t *table,
+                              int n) {
     __shared__ float words[N];
     GPU_DYN_SHARED(float, dynamic);
     const int i = (int)threadIdx.x;
@@ -102,7 +112,8 @@ static __global__ void bounds(int fault, float *out, const float *in, const uint
     dynamic[i] = in[i];
     __syncthreads();
     float v = words[N - 1 - i] + dynamic[N - 1 - i];
-    if (fault == FAULT_PAST_TEMPLATE_SHARED) v += words[i + 1];
+    const float *volatile all = words; /* else UBSan knows the end before ASan does */
+    if (fault == FAULT_PAST_TEMPLATE_SHARED) v += all[i + 1];
     if (fault == FAULT_PAST_DYNAMIC) v += dynamic[i + 1];
     if (fault == FAULT_PAST_ROW) v += in[n - N + i + 1];
     uint32_t page = table[i / 16];
@@ -115,14 +126,15 @@ static __global__ void past_shared(float *out, const float *in) {
     const int i = (int)threadIdx.x;
     words[i] = in[i];
     __syncthreads();
-    out[i] = words[i + 1];
+    const float *volatile all = words;
+    out[i] = all[i + 1];
 }
-extern "C" int launch_bounds(enum fault fault, float *out, const float *in, const uint32_t *table, int n,
-                             void *stream) {
+extern "C" int launch_bounds(enum fault fault, float *out, const float *in, const uint32_t *table,
+                             int n, void *stream) {
     if (fault == FAULT_PAST_SHARED)
         return GPU_LAUNCH(past_shared, dim3(1), dim3(WARP), 0, (cudaStream_t)stream, out, in);
-    return GPU_LAUNCH((bounds<WARP>), dim3(1), dim3(WARP), WARP * sizeof(float), (cudaStream_t)stream,
-                      (int)fault, out, in, table, n);
+    return GPU_LAUNCH((bounds<WARP>), dim3(1), dim3(WARP), WARP * sizeof(float),
+                      (cudaStream_t)stream, (int)fault, out, in, table, n);
 }
 
 static __global__ void alignment(int fault, float *out, const float *in) {
@@ -134,11 +146,21 @@ static __global__ void alignment(int fault, float *out, const float *in) {
         words[j] = in[j];
     __syncwarp();
     switch (fault) {
-    case FAULT_MISALIGNED_LOAD: v = load16(in + 4 * i + skew); break;
-    case FAULT_MISALIGNED_CAST: v = *(const uint4 *)(in + 4 * i + skew); break;
-    case FAULT_MISALIGNED_LDMATRIX: ldmatrix_x4(r, words + 4 * i + skew); break;
-    case FAULT_LDMATRIX_OF_GLOBAL: ldmatrix_x4(r, in + 4 * i); break;
-    case FAULT_MISALIGNED_CP_ASYNC: cp_async16(words + 4 * i, in + 4 * i + skew, true); break;
+    case FAULT_MISALIGNED_LOAD:
+        v = load16(in + 4 * i + skew);
+        break;
+    case FAULT_MISALIGNED_CAST:
+        v = *(const uint4 *)(in + 4 * i + skew);
+        break;
+    case FAULT_MISALIGNED_LDMATRIX:
+        ldmatrix_x4(r, words + 4 * i + skew);
+        break;
+    case FAULT_LDMATRIX_OF_GLOBAL:
+        ldmatrix_x4(r, in + 4 * i);
+        break;
+    case FAULT_MISALIGNED_CP_ASYNC:
+        cp_async16(words + 4 * i, in + 4 * i + skew, true);
+        break;
     default:
         v = load16(in + 4 * i);
         ldmatrix_x4(r, words + 4 * i);
@@ -149,19 +171,23 @@ static __global__ void alignment(int fault, float *out, const float *in) {
     cp_async_wait<0>();
     out[i] = __uint_as_float(v.x) + (float)(r[0] & 1);
 }
-extern "C" int launch_alignment(enum fault fault, float *out, const float *in, int n, void *stream) {
+extern "C" int launch_alignment(enum fault fault, float *out, const float *in, int n,
+                                void *stream) {
     if (n < 8 * WARP) return cudaErrorInvalidValue;
     return GPU_LAUNCH(alignment, dim3(1), dim3(WARP), 0, (cudaStream_t)stream, (int)fault, out, in);
 }
 
 static __global__ void shape(float *out, int last) {
     GPU_DYN_SHARED(float, dynamic);
+    if (threadIdx.x != 0) return;
     dynamic[last] = 1.0f;
-    if (threadIdx.x == 0) out[0] = 1.0f;
+    out[0] = dynamic[last];
 }
-extern "C" int launch_shape(float *out, int blocks, int n_threads, int smem, bool opt_in, void *stream) {
+extern "C" int launch_shape(float *out, int blocks, int n_threads, int smem, bool opt_in,
+                            void *stream) {
     const int asked = opt_in ? smem : 0;
-    cudaError_t error = cudaFuncSetAttribute(shape, cudaFuncAttributeMaxDynamicSharedMemorySize, asked);
+    cudaError_t error =
+        cudaFuncSetAttribute(shape, cudaFuncAttributeMaxDynamicSharedMemorySize, asked);
     if (error) return error;
     return GPU_LAUNCH(shape, dim3((unsigned)blocks), dim3((unsigned)n_threads), (size_t)smem,
                       (cudaStream_t)stream, out, smem / 4 - 1);

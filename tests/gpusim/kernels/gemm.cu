@@ -21,7 +21,8 @@ GPU_INLINE void fill(bf16 *tile, const bf16 *src, int row0, int n_rows, int k0, 
     for (int i = (int)threadIdx.x; i < ROWS * (BK / 8); i += THREADS) {
         const int row = i / (BK / 8), column = i % (BK / 8) * 8;
         const bool ok = row0 + row < n_rows && k0 + column < k;
-        cp_async16(tile + row * LD + column, src + (size_t)(row0 + row) * (size_t)k + k0 + column, ok);
+        cp_async16(tile + row * LD + column, src + (size_t)(row0 + row) * (size_t)k + k0 + column,
+                   ok);
     }
 }
 
@@ -43,7 +44,8 @@ template <int BN> GPU_INLINE void multiply(float (*sum)[4], const bf16 *a, const
 }
 
 template <int BN>
-GPU_INLINE void gemm_tile(float *c, const bf16 *a, const bf16 *b, int m, int n, int k, bf16 *tiles) {
+GPU_INLINE void gemm_tile(float *c, const bf16 *a, const bf16 *b, int m, int n, int k,
+                          bf16 *tiles) {
     const int row0 = (int)blockIdx.y * BM, column0 = (int)blockIdx.x * BN;
     const int n_slices = (k + BK - 1) / BK, slice_size = (BM + BN) * LD;
     float sum[BN / 16][4] = {};
@@ -88,8 +90,9 @@ extern "C" int launch_gemm(float *c, const uint16_t *a, const uint16_t *b, int m
     const unsigned rows = (unsigned)((m + BM - 1) / BM);
     if (k % 8) return cudaErrorInvalidValue;
     if (!wide)
-        return GPU_LAUNCH((gemm_static<32>), dim3((unsigned)((n + 31) / 32), rows), dim3(THREADS), 0, s, c,
-                          (const bf16 *)a, (const bf16 *)b, m, n, k);
+        return GPU_LAUNCH((gemm_static<32>), dim3((unsigned)((n + 31) / 32), rows), dim3(THREADS),
+                          0, s, c, (const bf16 *)a, (const bf16 *)b, m, n, k);
     return GPU_LAUNCH((gemm_dynamic<64>), dim3((unsigned)((n + 63) / 64), rows), dim3(THREADS),
-                      2 * (BM + 64) * LD * sizeof(bf16), s, c, (const bf16 *)a, (const bf16 *)b, m, n, k);
+                      2 * (BM + 64) * LD * sizeof(bf16), s, c, (const bf16 *)a, (const bf16 *)b, m,
+                      n, k);
 }

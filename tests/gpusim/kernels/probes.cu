@@ -14,7 +14,8 @@ static __global__ void warp_helpers(float *out, const float *v) {
     out[2 * WARP + lane] = warp_max(v[lane]);
     out[3 * WARP + lane] = largest;
     out[4 * WARP + lane] = warp_bcast(v[lane], 5) + __shfl_down_sync(FULL_MASK, v[lane], 1) +
-                           __shfl_up_sync(FULL_MASK, v[lane], 1) + __shfl_sync(FULL_MASK, v[lane], 9, 8);
+                           __shfl_up_sync(FULL_MASK, v[lane], 1) +
+                           __shfl_sync(FULL_MASK, v[lane], 9, 8);
     out[5 * WARP + lane] = (float)(__ballot_sync(FULL_MASK, v[lane] > 0.0f) >> lane & 1);
 }
 extern "C" int launch_warp_helpers(float *out, const float *v, void *stream) {
@@ -33,7 +34,8 @@ static __global__ void block_helpers(float *out, const float *v) {
     }
 }
 extern "C" int launch_block_helpers(float *out, const float *v, int n_threads, void *stream) {
-    return GPU_LAUNCH(block_helpers, dim3(1), dim3((unsigned)n_threads), 0, (cudaStream_t)stream, out, v);
+    return GPU_LAUNCH(block_helpers, dim3(1), dim3((unsigned)n_threads), 0, (cudaStream_t)stream,
+                      out, v);
 }
 
 /* Fragments loaded by hand, as gpu.h draws them. */
@@ -57,7 +59,8 @@ static __global__ void mma_16(float *d, const uint16_t *a, const uint16_t *b, bo
     for (int i = 0; i < 4; i++)
         d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sum[i];
 }
-extern "C" int launch_mma_16(float *d, const uint16_t *a, const uint16_t *b, bool half, void *stream) {
+extern "C" int launch_mma_16(float *d, const uint16_t *a, const uint16_t *b, bool half,
+                             void *stream) {
     return GPU_LAUNCH(mma_16, dim3(1), dim3(WARP), 0, (cudaStream_t)stream, d, a, b, half);
 }
 
@@ -120,8 +123,8 @@ template <int N> static __global__ void fresh_shared(float *out) {
     if (lane == 0) out[blockIdx.x] = (float)n_fresh;
 }
 extern "C" int launch_fresh_shared(float *out, int blocks, void *stream) {
-    return GPU_LAUNCH((fresh_shared<WARP>), dim3((unsigned)blocks), dim3(WARP), WARP * sizeof(float),
-                      (cudaStream_t)stream, out);
+    return GPU_LAUNCH((fresh_shared<WARP>), dim3((unsigned)blocks), dim3(WARP),
+                      WARP * sizeof(float), (cudaStream_t)stream, out);
 }
 
 static __global__ void increment(int32_t *p, int n) {
@@ -129,12 +132,14 @@ static __global__ void increment(int32_t *p, int n) {
     if (i < n) p[i] += 1;
 }
 extern "C" int launch_increment(int32_t *p, int n, void *stream) {
-    return GPU_LAUNCH(increment, dim3((unsigned)(n + 31) / 32), dim3(32), 0, (cudaStream_t)stream, p, n);
+    return GPU_LAUNCH(increment, dim3((unsigned)(n + 31) / 32), dim3(32), 0, (cudaStream_t)stream,
+                      p, n);
 }
 static __global__ void twice(int32_t *p, int n) {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < n) p[i] *= 2;
 }
 extern "C" int launch_double(int32_t *p, int n, void *stream) {
-    return GPU_LAUNCH(twice, dim3((unsigned)(n + 31) / 32), dim3(32), 0, (cudaStream_t)stream, p, n);
+    return GPU_LAUNCH(twice, dim3((unsigned)(n + 31) / 32), dim3(32), 0, (cudaStream_t)stream, p,
+                      n);
 }

@@ -40,6 +40,6 @@ static __global__ void rmsnorm(bf16 *y, const bf16 *x, const bf16 *w, int d, flo
 extern "C" int launch_rmsnorm(uint16_t *y, const uint16_t *x, const uint16_t *w, int rows, int d,
                               float eps, void *stream) {
     if (d % 8 || d > 2048) return cudaErrorInvalidValue;
-    return GPU_LAUNCH(rmsnorm, dim3((unsigned)rows), dim3(THREADS), 0, (cudaStream_t)stream, (bf16 *)y,
-                      (const bf16 *)x, (const bf16 *)w, d, eps);
+    return GPU_LAUNCH(rmsnorm, dim3((unsigned)rows), dim3(THREADS), 0, (cudaStream_t)stream,
+                      (bf16 *)y, (const bf16 *)x, (const bf16 *)w, d, eps);
 }
