@@ -99,6 +99,18 @@ static void kernels_without_a_fault_live_in_every_order(void **) {
 static void missing_barrier_is_found_in_every_order(void **) {
     expect_race(compare_barriers, FAULT_NO_BARRIER, "the result has a NaN");
 }
+/* One thread writes, all read: right where the writer comes first, and then ThreadSanitizer's to find. */
+static void missing_barrier_after_the_first_thread_depends_on_the_order(void **) {
+    if (WITH_TSAN) {
+        expect_race(compare_barriers, FAULT_NO_BARRIER_AFTER_FIRST, "");
+        return;
+    }
+    the_order = GPUSIM_LOWEST;
+    expect_life(compare_barriers, FAULT_NO_BARRIER_AFTER_FIRST);
+    the_order = GPUSIM_HIGHEST;
+    expect_death(compare_barriers, FAULT_NO_BARRIER_AFTER_FIRST, "the result has a NaN");
+    the_order = GPUSIM_LOWEST;
+}
 static void missing_syncwarp_is_found_in_every_order(void **) {
     expect_race(compare_barriers, FAULT_NO_SYNCWARP, "the result has a NaN");
 }
@@ -161,6 +173,9 @@ static void reads_past_the_end_are_found(void **) {
                      "(bounds<WARP>), block (0,0,0), thread (0,0,0): fault at", "not mapped");
         expect_death(compare_bounds, FAULT_PAST_PAGES, "the result is wrong");
     }
+}
+static void wrong_page_within_the_pool_changes_the_result(void **) {
+    expect_death(compare_bounds, FAULT_OTHER_PAGE, "the result is wrong");
 }
 static void misaligned_addresses_are_named(void **) {
     expect_death(alignment, FAULT_MISALIGNED_LOAD, "is not a multiple of 16", "faults.cu:");
@@ -269,6 +284,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_without_a_fault_live_in_every_order),
         cmocka_unit_test(missing_barrier_is_found_in_every_order),
+        cmocka_unit_test(missing_barrier_after_the_first_thread_depends_on_the_order),
         cmocka_unit_test(missing_syncwarp_is_found_in_every_order),
         cmocka_unit_test(missing_barrier_before_reuse_is_found_in_every_order),
         cmocka_unit_test(wait_for_one_group_too_few_is_found_in_every_order),
@@ -277,6 +293,7 @@ int main(void) {
         cmocka_unit_test(barriers_in_divergent_code_are_named_with_both_lines),
         cmocka_unit_test(threads_that_wait_for_each_other_are_listed),
         cmocka_unit_test(reads_past_the_end_are_found),
+        cmocka_unit_test(wrong_page_within_the_pool_changes_the_result),
         cmocka_unit_test(misaligned_addresses_are_named),
         cmocka_unit_test(pointers_of_the_wrong_side_are_found),
         cmocka_unit_test(launches_of_impossible_shape_are_refused),

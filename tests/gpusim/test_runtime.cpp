@@ -2,6 +2,7 @@
  * waits for it, in every order that CUDA allows, and what CUDA refuses is refused. */
 #include "tests/gpusim/gpusim_test.h"
 
+#include <pthread.h>
 #include <vector>
 
 enum { N = 40 };
@@ -171,6 +172,40 @@ static void host_function_runs_in_its_place(void **state) {
     check_cuda(cudaStreamSynchronize(f->a));
     assert_int_equal(seen, 1);
     assert_int_equal(f->pinned[0], 0);
+}
+
+/* Device work runs on the thread that waits: an engine's, while another has loaded the model. */
+static void *work_on_another_thread(void *state) {
+    struct fixture *f = (struct fixture *)state;
+    static thread_local int32_t got;
+    for (int i = 0; i < 20; i++) {
+        launch_increment(f->device, N, f->a);
+        cudaStreamSynchronize(f->a);
+    }
+    cudaMemcpy(&got, f->device, sizeof got, cudaMemcpyDeviceToHost);
+    return got == 21 ? state : NULL;
+}
+static void several_threads_may_wait_for_work(void **state) {
+    struct fixture *f = (struct fixture *)*state, *g;
+    void *other;
+    pthread_t first, second;
+    void *result;
+    setup(&other);
+    g = (struct fixture *)other;
+    for (struct fixture *each : {f, g}) {
+        check_cuda(launch_increment(each->device, N, each->a));
+        check_cuda(cudaStreamSynchronize(each->a));
+    }
+    assert_int_equal(pthread_create(&first, NULL, work_on_another_thread, f), 0);
+    assert_int_equal(pthread_create(&second, NULL, work_on_another_thread, g), 0);
+    pthread_join(first, &result);
+    assert_ptr_equal(result, f);
+    pthread_join(second, &result);
+    assert_ptr_equal(result, g);
+    read_back(f, f->a);
+    check_cuda(cudaStreamSynchronize(f->a));
+    assert_int_equal(f->pinned[N - 1], 21);
+    teardown(&other);
 }
 
 // ---- host memory of asynchronous copies
@@ -447,6 +482,7 @@ int main(void) {
 #if WITH_ASAN
         with_fixture(buffers_that_are_gone_are_caught),
 #endif
+        with_fixture(several_threads_may_wait_for_work),
         with_fixture(host_memory_is_read_when_the_copy_runs),
         with_fixture(capture_runs_nothing_and_replays_as_often_as_asked),
         with_fixture(forks_in_a_capture_keep_their_order),

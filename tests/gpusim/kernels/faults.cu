@@ -7,11 +7,15 @@
 enum { THREADS = 64 };
 
 /* out[i] = in[THREADS - 1 - i] + in[(i + 1) % THREADS], through shared memory, twice over one buffer;
- * out[THREADS + i] = in of lane i ^ 1 of the warp. */
+ * out[THREADS + i] = in of lane i ^ 1 of the warp, times in[0]. */
 static __global__ void barriers(int fault, float *out, const float *in) {
     __shared__ float buffer[THREADS];
     __shared__ float pairs[THREADS];
+    __shared__ float first;
     const int i = (int)threadIdx.x;
+    if (i == 0) first = in[0];
+    if (fault != FAULT_NO_BARRIER_AFTER_FIRST) __syncthreads();
+    const float scale = first;
     buffer[i] = in[i];
     if (fault == FAULT_DIVERGENT_BARRIER) {
         if (i < WARP)
@@ -32,7 +36,7 @@ static __global__ void barriers(int fault, float *out, const float *in) {
     out[i] = sum;
     pairs[i] = in[i];
     if (fault != FAULT_NO_SYNCWARP) __syncwarp();
-    out[THREADS + i] = pairs[i ^ 1];
+    out[THREADS + i] = pairs[i ^ 1] * scale;
 }
 extern "C" int launch_barriers(enum fault fault, float *out, const float *in, int n, void *stream) {
     if (n < THREADS) return cudaErrorInvalidValue;
@@ -118,6 +122,7 @@ static __global__ void bounds(int fault, float *out, const float *in, const uint
     if (fault == FAULT_PAST_ROW) v += in[n - N + i + 1];
     uint32_t page = table[i / 16];
     if (fault == FAULT_PAST_TABLE) page = table[N / 16]; /* not in use */
+    if (fault == FAULT_OTHER_PAGE) page = page + 1;      /* a neighbour's */
     if (fault == FAULT_PAST_PAGES) page = (uint32_t)n / 16;
     out[i] = v + in[(size_t)page * 16 + (size_t)(i % 16)];
 }
@@ -150,7 +155,7 @@ static __global__ void alignment(int fault, float *out, const float *in) {
         v = load16(in + 4 * i + skew);
         break;
     case FAULT_MISALIGNED_CAST:
-        v = *(const uint4 *)(in + 4 * i + skew);
+        v.x = ((const uint4 *)(in + 4 * i + skew))->x;
         break;
     case FAULT_MISALIGNED_LDMATRIX:
         ldmatrix_x4(r, words + 4 * i + skew);
