@@ -201,7 +201,10 @@ __asm__(".text\n.globl gs_switch_stack\n.type gs_switch_stack,@function\n"
         "  pop %r15\n  pop %r14\n  pop %r13\n  pop %r12\n  pop %rbx\n  pop %rbp\n  ret\n"
         ".size gs_switch_stack, .-gs_switch_stack\n");
 static void prepare_stack(struct fibre *f, void (*entry)(void)) {
-    void **top = (void **)(f->stack + STACK_BYTES) - 1; /* the return address of entry: none */
+    /* Tops at different places within a page, or all stacks fight for the same lines of the cache. */
+    size_t colour = (size_t)(f->warp * 32 + f->lane) % 31 * 128;
+    void **top =
+        (void **)(f->stack + STACK_BYTES - colour) - 1; /* the return address of entry: none */
     *--top = (void *)entry;
     for (int i = 0; i < 6; i++)
         *--top = NULL;
@@ -431,13 +434,16 @@ void gs_run_grid(const gs_grid &grid) {
 
 // ---- waiting
 
+static bool same_place(gs_site a, gs_site b) {
+    return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
+}
 int gs_sync_block(int value, gs_site at) {
     struct fibre *me = sim.current;
     int side = sim.generation & 1;
     for (int i = 0; sim.n_arrived && i < sim.n_threads; i++) {
         struct fibre *f = sim.fibres[i];
         if (f->state != AT_BARRIER) continue;
-        if (f->at.line != at.line || strcmp(f->at.file, at.file) != 0)
+        if (!same_place(f->at, at))
             gs_fail(at, "barrier in divergent code: thread (%u,%u,%u) is at the one in %s:%d",
                     f->index.x, f->index.y, f->index.z, f->at.file, f->at.line);
         break;
@@ -481,7 +487,7 @@ static void check_agreement(struct fibre *me) {
             gs_fail(me->at,
                     "%s with mask 0x%08x, though lane %d is at %s with mask 0x%08x in %s:%d",
                     me->op, me->mask, f->lane, f->op, f->mask, f->at.file, f->at.line);
-        if (f->at.line != me->at.line || strcmp(f->at.file, me->at.file) || strcmp(f->op, me->op))
+        if (!same_place(f->at, me->at) || (f->op != me->op && strcmp(f->op, me->op) != 0))
             gs_fail(me->at, "%s, though lane %d is at %s in %s:%d", me->op, f->lane, f->op,
                     f->at.file, f->at.line);
     }

@@ -29,8 +29,18 @@ static struct {
 
 // ---- bytes
 
+/* Never a call of memcpy: a sanitizer would take it for the kernel's. */
 void gs_move(void *dst, const void *src, size_t n) {
 #ifdef __x86_64__
+    if (n <= 64 && n % 4 == 0) { /* what lanes exchange: for so little `rep` is slow */
+        for (size_t i = 0; i < n; i += 4) {
+            uint32_t word;
+            __builtin_memcpy(&word, (const char *)src + i, sizeof word);
+            __asm__ volatile("" : : : "memory"); /* not to become that call after all */
+            __builtin_memcpy((char *)dst + i, &word, sizeof word);
+        }
+        return;
+    }
     __asm__ volatile("rep movsb" : "+D"(dst), "+S"(src), "+c"(n) : : "memory");
 #else
     for (size_t i = 0; i < n; i++)

@@ -96,27 +96,26 @@ static int32_t s8_at(const uint32_t *words, int i) {
  * 4 (row % 8) + k / P % 4, word row / 8 + 2 (k / 4P); B[k][n] in lane 4 n + k / P % 4, word k / 4P. */
 template <class T, int P, T (*at)(const uint32_t *, int)> static void finish_mma(gs_record *r) {
     const int K = 8 * P;
-    T a[16][8 * P], b[8][8 * P];
+    T a[8 * P][16], b[8 * P][8], d[16][8];
     const fragments<T> *f[32];
     for (int lane = 0; lane < 32; lane++)
         f[lane] = (const fragments<T> *)r->value[lane];
     for (int k = 0; k < K; k++) {
         int t = k / P % 4, half = k / (4 * P);
         for (int row = 0; row < 16; row++)
-            a[row][k] = at(&f[4 * (row % 8) + t]->a[row / 8 + 2 * half], k % P);
+            a[k][row] = at(&f[4 * (row % 8) + t]->a[row / 8 + 2 * half], k % P);
         for (int n = 0; n < 8; n++)
-            b[n][k] = at(&f[4 * n + t]->b[half], k % P);
+            b[k][n] = at(&f[4 * n + t]->b[half], k % P);
     }
-    for (int lane = 0; lane < 32; lane++) {
-        T d[4];
-        for (int i = 0; i < 4; i++) {
-            int row = lane / 4 + 8 * (i / 2), n = 2 * (lane % 4) + i % 2;
-            d[i] = f[lane]->d[i];
-            for (int k = 0; k < K; k++)
-                d[i] += a[row][k] * b[n][k];
-        }
-        memcpy(r->result[lane], d, sizeof d);
-    }
+    for (int i = 0; i < 16 * 8; i++)
+        d[i / 8][i % 8] = f[4 * (i / 8 % 8) + i % 8 / 2]->d[i / 64 * 2 + i % 2];
+    for (int k = 0; k < K; k++)
+        for (int row = 0; row < 16; row++)
+            for (int n = 0; n < 8; n++)
+                d[row][n] += a[k][row] * b[k][n];
+    for (int i = 0; i < 16 * 8; i++)
+        memcpy(r->result[4 * (i / 8 % 8) + i % 8 / 2] + sizeof(T) * (size_t)(i / 64 * 2 + i % 2),
+               &d[i / 8][i % 8], sizeof(T));
 }
 template <class T>
 static void mma(const char *op, T d[4], const uint32_t a[4], const uint32_t b[2], gs_finish *finish,
