@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include <type_traits>
 
 #include "tests/gpusim/control.h"
 
@@ -252,10 +253,14 @@ static inline int __dp4a(int a, int b, int c) {
 
 /* Fails unless p is NULL or within device memory: position counts the kernel's arguments from 1. */
 void gs_check_argument(const char *kernel, int position, const void *p);
+/* A struct by value: fails where one of its words is the address of host memory. */
+void gs_check_struct(const char *kernel, int position, const void *argument, size_t bytes);
 template <class P, class A>
 static inline void gs_check_one(const char *kernel, int position, const A &argument) {
     if constexpr (std::is_pointer<P>::value)
         gs_check_argument(kernel, position, (const void *)(P)argument);
+    if constexpr (std::is_class<P>::value)
+        gs_check_struct(kernel, position, &argument, sizeof argument);
 }
 cudaError_t gs_enqueue_grid(const char *kernel, const void *func, dim3 grid, dim3 block,
                             size_t smem, cudaStream_t stream, std::function<void()> body);

@@ -108,5 +108,6 @@ cudaError_t gs_enqueue(cudaStream_t stream, std::function<void()> work);
 cudaError_t gs_enqueue_grid(const char *kernel, const void *func, dim3 grid, dim3 block,
                             size_t smem, cudaStream_t stream, std::function<void()> body);
 void gs_check_argument(const char *kernel, int position, const void *p);
+void gs_check_struct(const char *kernel, int position, const void *argument, size_t bytes);
 
 #endif

@@ -102,6 +102,22 @@ void gs_check_argument(const char *kernel, int position, const void *p) {
         gs_fail(GS_NOWHERE, "%s: argument %d, %p, is not device memory", kernel, position, p);
 }
 
+/* Programs, heaps, stacks and maps lie high on x86-64 and aarch64; sanitizers' shadows, and pairs of
+ * small integers, lie lower. Whether a page is mapped, mincore knows. */
+void gs_check_struct(const char *kernel, int position, const void *argument, size_t bytes) {
+    const uintptr_t lowest = (uintptr_t)0x500000000000, highest = (uintptr_t)1 << 47;
+    for (size_t i = 0; i + sizeof(uintptr_t) <= bytes; i += sizeof(uintptr_t)) {
+        uintptr_t word;
+        unsigned char resident;
+        gs_move(&word, (const char *)argument + i, sizeof word);
+        if (word < lowest || word >= highest || gs_in_arena((void *)word)) continue;
+        if (mincore((void *)(word & ~(uintptr_t)4095), 4096, &resident) == 0)
+            gs_fail(GS_NOWHERE,
+                    "%s: argument %d has a pointer at byte %zu, %p, that is not device memory",
+                    kernel, position, i, (void *)word);
+    }
+}
+
 static void reserve(void) {
     if (memory.base) return;
     void *p =

@@ -192,6 +192,16 @@ static void host_pointer_to_kernel(int) {
     int32_t here[4] = {};
     launch_increment(here, 4, NULL);
 }
+static void struct_to_kernel(int which) {
+    static float data, here_result;
+    float stack = 1, *heap = (float *)malloc(64), *pinned = NULL;
+    check_cuda(cudaMallocHost(&pinned, 64));
+    float *device = device_copy(&stack, 1), *out = device_copy((float *)NULL, 1);
+    const float *const all[] = {device, &stack, heap, pinned, &data};
+    check_cuda(launch_two_pointers({out, 32000, 32512, all[which]}, NULL));
+    host_copy(&here_result, out, 1);
+    if (here_result != 1) _exit(1);
+}
 static void freed_pointer_to_kernel(int) {
     int32_t *p = device_copy((int32_t *)NULL, 4);
     cudaFree(p);
@@ -225,6 +235,10 @@ static void write_past_the_end(int) {
 }
 static void pointers_of_the_wrong_side_are_found(void **) {
     expect_death(host_pointer_to_kernel, 0, "increment: argument 1", "is not device memory");
+    expect_life(struct_to_kernel, 0);
+    for (int which = 1; which < 5; which++)
+        expect_death(struct_to_kernel, which, "copy_one: argument 1 has a pointer at byte 16",
+                     "not device memory");
     expect_death(freed_pointer_to_kernel, 0, "increment: argument 1", "is not device memory");
     const char *fault = WITH_ASAN   ? "AddressSanitizer: SEGV"
                         : WITH_TSAN ? ""

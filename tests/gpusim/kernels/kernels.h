@@ -47,6 +47,14 @@ int launch_increment(int32_t *p, int n, void *stream);
 /* p[i] = 2 * p[i]. */
 int launch_double(int32_t *p, int n, void *stream);
 
+/* out[0] = in[0], both pointers within a struct. */
+struct two_pointers {
+    float *out;
+    int n, m;
+    const float *in;
+};
+int launch_two_pointers(struct two_pointers args, void *stream);
+
 /* Kernels with a bug where asked for (faults.cu). out has 256 floats, in has n. */
 enum fault {
     FAULT_NONE,
