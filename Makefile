@@ -256,9 +256,22 @@ build/cuda/headers/%.o: tests/gpusim/%.cpp Makefile
 	@echo "  CXX  $< (the toolkit's headers)"
 	$(Q)$(CXX) -std=c++17 -D_GNU_SOURCE $(GPUSIM_WARN) -Werror -I. -isystem $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))/include \
 	    -MMD -MP -c -o $@ $<
+# The kernels' own tests for a device; make check-gpu is to run them.
+build/cuda/%.o: %.cpp Makefile
+	@mkdir -p $(@D)
+	@echo "  NVCC $<"
+	$(Q)$(NVCC) -x cu $(NVCC_FLAGS) -D_GNU_SOURCE -MD -MP -MF $(@:.o=.d) -MT $@ -c -o $@ $<
+build/cuda/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	@echo "  CC   $<"
+	$(Q)$(CC) $(CFLAGS) -c -o $@ $<
+build/cuda/tests/gpusim/test_kernels: $(patsubst %,build/cuda/%.o,tests/gpusim/test_kernels $(GPUSIM_KERNELS:.cu=) tests/harness kernels/base)
+	@echo "  LINK $@"
+	$(Q)$(NVCC) $(NVCC_FLAGS) -o $@ $^ -lcmocka
 .PHONY: cuda-check cuda-objects
-cuda-objects: $(patsubst %.cu,build/cuda/%.o,$(GPUSIM_KERNELS)) build/cuda/headers/runtime.o build/cuda/headers/blas.o
-cuda-check: ## compile gpu.h and the simulator's kernels with nvcc for sm_80, sm_90, sm_100; skipped without it
+cuda-objects: $(patsubst %.cu,build/cuda/%.o,$(GPUSIM_KERNELS)) build/cuda/headers/runtime.o build/cuda/headers/blas.o \
+              build/cuda/tests/gpusim/test_kernels
+cuda-check: ## compile gpu.h and its test kernels with nvcc for sm_80, sm_90, sm_100; skipped without it
 	@$(if $(NVCC),$(SUBMAKE) -j2 cuda-objects,echo "make $@: skipped, no nvcc here")
 
 # ---- what later parts bring ---------------------------------------------------------------------

@@ -47,12 +47,18 @@ template <class T> static inline void host_copy(T *to, const T *device, size_t n
     check_cuda(cudaMemcpy(to, device, n * sizeof(T), cudaMemcpyDeviceToHost));
 }
 
-/* The orders a test runs in: lowest, highest, and random by four seeds. */
+/* The orders a test runs in: lowest, highest, and random by four seeds. A device has its own. */
 enum { N_ORDERS = 6 };
 static inline void use_order(int i, uint64_t seed) {
+#ifdef GERYON_GPUSIM
     gpusim_set_order(i < 2 ? (enum gpusim_order)i : GPUSIM_RANDOM, seed + (uint64_t)i);
+#else
+    (void)i;
+    (void)seed;
+#endif
 }
 
+#ifdef GERYON_GPUSIM
 /* Run act(argument) in a child; what it has said to stderr, static storage. dead: it ended with a
  * status other than 0. */
 static inline const char *said_by_child(void (*act)(int), int argument, bool *dead) {
@@ -96,5 +102,6 @@ static inline void expect_life(void (*act)(int), int argument) {
     const char *said = said_by_child(act, argument, &dead);
     if (dead) fail_msg("case %d died: %.1500s", argument, said);
 }
+#endif
 
 #endif
