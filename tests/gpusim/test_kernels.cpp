@@ -190,6 +190,49 @@ static void ldmatrix_reads_rows_and_columns(void **) {
         cudaFree(r);
     }
 }
+static void halves_of_a_warp_exchange_for_themselves(void **) {
+    float v[32], got[32], *in, *out = device_copy((float *)NULL, 32);
+    for (int i = 0; i < 32; i++)
+        v[i] = (float)(i * i);
+    in = device_copy(v, 32);
+    for (int order = 0; order < 4 * N_ORDERS; order++) {
+        use_order(order, 31);
+        check_cuda(launch_half_warps(out, in, NULL));
+        host_copy(got, out, 32);
+        for (int i = 0; i < 32; i++)
+            assert_true(got[i] == (i < 16 ? 1240.0f : 2 * 9176.0f));
+    }
+    cudaFree(in);
+    cudaFree(out);
+}
+static void threads_that_have_returned_hold_up_no_barrier(void **) {
+    float got[40], *out = device_copy((float *)NULL, 40);
+    for (int order = 0; order < N_ORDERS; order++) {
+        use_order(order, 13);
+        check_cuda(launch_early_return(out, NULL));
+        host_copy(got, out, 40);
+        for (int i = 0; i < 40; i++)
+            assert_true(got[i] == (float)(40 - i));
+    }
+    cudaFree(out);
+}
+static void async_copies_are_there_after_the_wait(void **) {
+    float v[128], got[96], *in, *out = device_copy((float *)NULL, 96);
+    for (int i = 0; i < 128; i++)
+        v[i] = (float)(i + 1);
+    in = device_copy(v, 128);
+    check_cuda(launch_copy_states(out, in, NULL));
+    host_copy(got, out, 96);
+    for (int i = 0; i < 32; i++) {
+#ifdef GERYON_GPUSIM
+        assert_true(got[i] == 1); /* a device may have copied by then */
+#endif
+        assert_true(got[32 + i] == v[4 * i]);
+        assert_true(got[64 + i] == 0);
+    }
+    cudaFree(in);
+    cudaFree(out);
+}
 static void atomics_count_every_thread(void **) {
     const uint32_t zero[3] = {};
     uint32_t n[3], *d = device_copy(zero, 3);
@@ -370,6 +413,9 @@ int main(void) {
         cmocka_unit_test(mma_of_16_bit_types_is_the_product),
         cmocka_unit_test(mma_of_bytes_is_exact),
         cmocka_unit_test(ldmatrix_reads_rows_and_columns),
+        cmocka_unit_test(halves_of_a_warp_exchange_for_themselves),
+        cmocka_unit_test(threads_that_have_returned_hold_up_no_barrier),
+        cmocka_unit_test(async_copies_are_there_after_the_wait),
         cmocka_unit_test(atomics_count_every_thread),
 #ifdef GERYON_GPUSIM
         cmocka_unit_test(shared_memory_is_nan_at_the_start_of_each_block),

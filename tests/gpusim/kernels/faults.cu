@@ -92,7 +92,7 @@ static __global__ void masks(int fault, float *out, const float *in) {
         v = __shfl_sync(FULL_MASK, v, 0);
         break;
     case FAULT_OTHER_MASK:
-        v = __shfl_sync(lane < 16 ? FULL_MASK : 0xFFFF0000u, v, 20);
+        v = __shfl_sync(lane >= 16 && lane < 31 ? 0xFFFF0000u : FULL_MASK, v, 20);
         break;
     default:
         v = __shfl_xor_sync(FULL_MASK, v, 1);

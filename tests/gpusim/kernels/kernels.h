@@ -42,6 +42,14 @@ int launch_ldmatrix(uint32_t *out, const uint16_t *in, void *stream);
 int launch_atomics(uint32_t *n, int n_threads, void *stream);
 /* out[block] = what shared memory holds at the start of a block, as a sum. */
 int launch_fresh_shared(float *out, int blocks, void *stream);
+/* The halves of a warp exchange for themselves, a different number of times: out[32] = sum of v over
+ * the half, by rotations, times 2 for the upper half. */
+int launch_half_warps(float *out, const float *v, void *stream);
+/* Threads 40 .. 63 return before the barrier: out[i] = 40 - i for the others. */
+int launch_early_return(float *out, void *stream);
+/* out[0, lane]: 1 where cp.async's destination is a NaN before the wait; [1, lane], [2, lane]: the first
+ * float of a copy and of a copy that is not ok, after it. */
+int launch_copy_states(float *out, const float *in, void *stream);
 /* p[0..n) += 1: a step that a chain of launches can be read from. */
 int launch_increment(int32_t *p, int n, void *stream);
 /* p[i] = 2 * p[i]. */

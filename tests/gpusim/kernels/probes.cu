@@ -127,6 +127,47 @@ extern "C" int launch_fresh_shared(float *out, int blocks, void *stream) {
                       WARP * sizeof(float), (cudaStream_t)stream, out);
 }
 
+static __global__ void half_warps(float *out, const float *v) {
+    const int lane = (int)threadIdx.x, base = lane & 16;
+    const unsigned half = lane < 16 ? 0x0000FFFFu : 0xFFFF0000u;
+    float sum = 0.0f;
+    for (int round = 0; round < (lane < 16 ? 1 : 2); round++)
+        for (int i = 0; i < 16; i++)
+            sum += __shfl_sync(half, v[lane], base + (lane + i) % 16);
+    out[lane] = sum;
+}
+extern "C" int launch_half_warps(float *out, const float *v, void *stream) {
+    return GPU_LAUNCH(half_warps, dim3(1), dim3(WARP), 0, (cudaStream_t)stream, out, v);
+}
+
+static __global__ void early_return(float *out) {
+    __shared__ float numbers[64];
+    const int i = (int)threadIdx.x;
+    if (i >= 40) return;
+    numbers[i] = (float)(i + 1);
+    __syncthreads();
+    out[i] = numbers[39 - i];
+}
+extern "C" int launch_early_return(float *out, void *stream) {
+    return GPU_LAUNCH(early_return, dim3(1), dim3(64), 0, (cudaStream_t)stream, out);
+}
+
+static __global__ void copy_states(float *out, const float *in) {
+    __shared__ __align__(16) volatile float words[2][4 * WARP];
+    const int lane = (int)threadIdx.x;
+    words[0][4 * lane] = words[1][4 * lane] = 1.0f;
+    cp_async16((void *)&words[0][4 * lane], in + 4 * lane, true);
+    cp_async16((void *)&words[1][4 * lane], NULL, false);
+    out[lane] = isnan(words[0][4 * lane]) && isnan(words[1][4 * lane]) ? 1.0f : 0.0f;
+    cp_async_commit();
+    cp_async_wait<0>();
+    out[WARP + lane] = words[0][4 * lane];
+    out[2 * WARP + lane] = words[1][4 * lane];
+}
+extern "C" int launch_copy_states(float *out, const float *in, void *stream) {
+    return GPU_LAUNCH(copy_states, dim3(1), dim3(WARP), 0, (cudaStream_t)stream, out, in);
+}
+
 static __global__ void increment(int32_t *p, int n) {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < n) p[i] += 1;
