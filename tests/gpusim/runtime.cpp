@@ -505,18 +505,21 @@ static cudaError_t check_shape(const void *func, dim3 grid, dim3 block, size_t s
     const size_t allowed = limit == shared_limits.end() ? 48 << 10 : (size_t)limit->second;
     return smem > std::max(allowed, (size_t)48 << 10) ? cudaErrorInvalidValue : cudaSuccess;
 }
+/* Returns what cudaGetLastError would, as a launch on a device does: an older error as well. */
 cudaError_t gs_enqueue_grid(const char *kernel, const void *func, dim3 grid, dim3 block,
                             size_t smem, cudaStream_t stream, std::function<void()> body) {
     LOCKED;
-    if (cudaError_t error = check_shape(func, grid, block, smem)) {
+    gs_grid shape = {
+        kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, smem, std::move(body)};
+    cudaError_t error = check_shape(func, grid, block, smem);
+    if (error)
         fprintf(stderr,
                 "gpusim: %s: launch refused: grid (%u,%u,%u), block (%u,%u,%u), %zu bytes\n",
                 kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z, smem);
-        return error;
-    }
-    gs_grid shape = {
-        kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, smem, std::move(body)};
-    return gs_enqueue(stream, [shape] { gs_run_grid(shape); });
+    else
+        error = gs_enqueue(stream, [shape] { gs_run_grid(shape); });
+    result(error);
+    return cudaGetLastError();
 }
 
 // ---- the device

@@ -339,6 +339,7 @@ static void branch_that_is_not_joined_is_refused(void **state) {
     check_cuda(launch_double(f->device, N, f->b));
     assert_int_equal(cudaStreamEndCapture(f->b, &graph), cudaErrorStreamCaptureUnmatched);
     assert_int_equal(cudaStreamEndCapture(f->a, &graph), cudaErrorStreamCaptureInvalidated);
+    assert_int_equal(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
     check_cuda(cudaStreamBeginCapture(f->a, cudaStreamCaptureModeGlobal));
     check_cuda(launch_increment(f->device, N, f->a));
     check_cuda(cudaEventRecord(f->event, f->a));
@@ -405,6 +406,7 @@ static void legacy_stream_is_refused_beside_a_blocking_capture(void **state) {
     check_cuda(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
     assert_int_equal(launch_increment(f->device, N, NULL), cudaErrorStreamCaptureImplicit);
     assert_int_equal(cudaStreamEndCapture(blocking, &graph), cudaErrorStreamCaptureInvalidated);
+    assert_int_equal(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
     check_cuda(cudaStreamDestroy(blocking));
     check_cuda(cudaStreamBeginCapture(f->a, cudaStreamCaptureModeRelaxed));
     check_cuda(launch_increment(f->device, N, NULL));
@@ -423,7 +425,9 @@ static void memory_is_counted_and_runs_out(void **) {
     check_cuda(cudaMemGetInfo(&after, &total));
     assert_int_equal(before - after, 1 << 20);
     assert_int_equal(cudaMalloc(&q, total), cudaErrorMemoryAllocation);
-    assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
+    assert_int_equal(cudaPeekAtLastError(), cudaErrorMemoryAllocation);
+    assert_int_equal(launch_increment((int32_t *)p, 1, NULL), cudaErrorMemoryAllocation); /* old */
+    check_cuda(launch_increment((int32_t *)p, 1, NULL));
     check_cuda(cudaFree(p));
     assert_int_equal(cudaFree(p), cudaErrorInvalidValue); /* twice */
     assert_int_equal(cudaFree((char *)p + 1), cudaErrorInvalidValue);
