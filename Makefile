@@ -9,6 +9,9 @@ B := build/$(CONFIG)
 ifeq ($(origin CC),default)
 CC := $(if $(filter fuzz,$(CONFIG)),clang,gcc)
 endif
+ifeq ($(origin CXX),default)
+CXX := g++
+endif
 PKGS := libmicrohttpd gnutls libuv jansson libpcre2-8 libutf8proc
 
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wundef -Wstrict-prototypes -Wmissing-prototypes \
@@ -115,6 +118,39 @@ $(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/driver.o $(call
 	@echo "  LINK $@"
 	$(Q)$(TESTLINK)
 
+# The GPU simulator: kernels (.cu) as C++ with one fibre a thread, and tests of its own. It is itself
+# never compiled with a sanitizer: it switches stacks and touches what kernels must not.
+# -fdata-sections: gpusim.ld gathers the kernels' shared arrays by their names.
+GPUSIM := fibres warp memory runtime blas
+GPUSIM_KERNELS := $(wildcard tests/gpusim/kernels/*.cu)
+GPUSIM_TESTS := $(wildcard tests/gpusim/test_*.cpp)
+GPUSIM_WARN := -Wall -Wextra -Wundef -Wpointer-arith -Wwrite-strings -Wformat=2 $(if $(WERROR),-Werror)
+GPUSIM_FLAGS = -std=c++17 -g -D_GNU_SOURCE -DGERYON_GPUSIM $(GPUSIM_WARN) -ffp-contract=off -fdata-sections \
+               -I. -Itests/gpusim -Itests/gpusim/include -MMD -MP
+gpusim_obj = $(patsubst %,$(B)/%.o,$(1))
+.SECONDARY: $(call gpusim_obj,$(GPUSIM_KERNELS) $(GPUSIM_TESTS))
+$(patsubst %,$(B)/tests/gpusim/%.o,$(GPUSIM)): $(B)/%.o: %.cpp Makefile
+	@mkdir -p $(@D)
+	@echo "  CXX  $<"
+	$(Q)$(CXX) $(GPUSIM_FLAGS) -O2 -c -o $@ $<
+$(B)/%.cu.o: %.cu Makefile
+	@mkdir -p $(@D)
+	@echo "  CXX  $<"
+	$(Q)$(CXX) -x c++ $(GPUSIM_FLAGS) $(CFLAGS_$(CONFIG)) -c -o $@ $<
+$(B)/%.cpp.o: %.cpp Makefile
+	@mkdir -p $(@D)
+	@echo "  CXX  $<"
+	$(Q)$(CXX) $(GPUSIM_FLAGS) $(CFLAGS_$(CONFIG)) -c -o $@ $<
+GPUSIM_LIB := $(B)/tests/gpusim/libgpusim.a
+$(GPUSIM_LIB): $(patsubst %,$(B)/tests/gpusim/%.o,$(GPUSIM))
+	$(Q)rm -f $@ && ar rcs $@ $^
+$(B)/tests/gpusim/test_%: $(B)/tests/gpusim/test_%.cpp.o $(call gpusim_obj,$(GPUSIM_KERNELS)) $(call obj,tests/harness.c kernels/base.c) $(GPUSIM_LIB) tests/gpusim/gpusim.ld
+	@echo "  LINK $@"
+	$(Q)$(CXX) $(CFLAGS_$(CONFIG)) -o $@ $(filter %.o %.a,$^) -Wl,-T,tests/gpusim/gpusim.ld -lcmocka -lm -lpthread
+
+.PHONY: gpusim
+gpusim: $(patsubst %.cpp,$(B)/%,$(GPUSIM_TESTS)) ## build the tests of the GPU simulator (g++, no GPU)
+
 .PHONY: unit fuzz-replay
 unit: $(patsubst %.c,$(B)/%,$(UNIT)) ## build the C tests of CONFIG
 fuzz-replay: $(patsubst %.c,$(B)/%,$(FUZZ))
@@ -131,8 +167,8 @@ test: ## everything, on a fresh machine too; ends "N passed, N failed, N skipped
 	@$(SUBMAKE) test-built
 # What test does once the packages are there. CONFIG=asan runs all of it under the sanitizers.
 test-built: build/venv/.ready
-	@$(SUBMAKE) -j2 all $(B)/geryon-scripted unit
-	@$(SUBMAKE) -j2 CONFIG=asan fuzz-replay
+	@$(SUBMAKE) -j2 all $(B)/geryon-scripted unit gpusim
+	@$(SUBMAKE) -j2 CONFIG=asan fuzz-replay gpusim
 	@-models/get-smollm2.sh
 	build/venv/bin/python tests/run.py --build $(B) --fuzz-build build/asan $(TESTFLAGS)
 
@@ -146,8 +182,8 @@ asan: ## the whole suite under ASan and UBSan (build/asan)
 lint: ## include arrows between rooms, banned calls, open ends
 	@python3 tests/tools/lint.py
 
-FORMATTED := git ls-files '*.c' '*.h'
-format: ## clang-format all C sources in place
+FORMATTED := git ls-files '*.c' '*.h' '*.cpp' '*.cu'
+format: ## clang-format all sources in place
 	@$(FORMATTED) | xargs clang-format -i
 format-check:
 	@$(FORMATTED) | xargs clang-format --dry-run -Werror
@@ -203,14 +239,48 @@ test-deploy: ## the image for real, without Docker, and the server behind nginx 
 	@tests/deploy/image.sh
 	build/venv/bin/python tests/run.py --kind deploy --jobs 1 $(TESTFLAGS)
 
+# ---- CUDA ---------------------------------------------------------------------------------------
+
+# Needs the toolkit (nvcc) and no GPU. The CPU build needs neither.
+NVCC ?= $(firstword $(wildcard $(addsuffix /nvcc,$(subst :, ,$(PATH)) /usr/local/cuda/bin)))
+GPU_ARCHS := 80 90 100
+NVCC_FLAGS := -std=c++17 -O3 -lineinfo --Werror all-warnings -I. \
+              $(foreach arch,$(GPU_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch))
+build/cuda/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	@echo "  NVCC $<"
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MD -MP -MF $(@:.o=.d) -MT $@ -c -o $@ $<
+# The simulator's runtime and cuBLAS against the toolkit's own headers: the signatures are the same.
+build/cuda/headers/%.o: tests/gpusim/%.cpp Makefile
+	@mkdir -p $(@D)
+	@echo "  CXX  $< (the toolkit's headers)"
+	$(Q)$(CXX) -std=c++17 -D_GNU_SOURCE $(GPUSIM_WARN) -Werror -I. -isystem $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))/include \
+	    -MMD -MP -c -o $@ $<
+# The kernels' own tests for a device; make check-gpu is to run them.
+build/cuda/%.o: %.cpp Makefile
+	@mkdir -p $(@D)
+	@echo "  NVCC $<"
+	$(Q)$(NVCC) -x cu $(NVCC_FLAGS) -D_GNU_SOURCE -MD -MP -MF $(@:.o=.d) -MT $@ -c -o $@ $<
+build/cuda/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	@echo "  CC   $<"
+	$(Q)$(CC) $(CFLAGS) -c -o $@ $<
+build/cuda/tests/gpusim/test_kernels: $(patsubst %,build/cuda/%.o,tests/gpusim/test_kernels $(GPUSIM_KERNELS:.cu=) tests/harness kernels/base)
+	@echo "  LINK $@"
+	$(Q)$(NVCC) $(NVCC_FLAGS) -o $@ $^ -lcmocka
+.PHONY: cuda-check cuda-objects
+cuda-objects: $(patsubst %.cu,build/cuda/%.o,$(GPUSIM_KERNELS)) build/cuda/headers/runtime.o build/cuda/headers/blas.o \
+              build/cuda/tests/gpusim/test_kernels
+cuda-check: ## compile gpu.h and its test kernels with nvcc for sm_80, sm_90, sm_100; skipped without it
+	@$(if $(NVCC),$(SUBMAKE) -j2 cuda-objects,echo "make $@: skipped, no nvcc here")
+
 # ---- what later parts bring ---------------------------------------------------------------------
 
-.PHONY: cuda check-gpu gpusim sim test-clients
+.PHONY: cuda check-gpu sim test-clients
 cuda check-gpu: WAITS := the CUDA backend (kernels/cuda)
-gpusim: WAITS := the CUDA backend and its simulator (tests/gpusim)
 sim: WAITS := the deterministic simulation (build/geryon-sim)
 test-clients: WAITS := the suite of other clients and load generators
-cuda check-gpu gpusim sim test-clients:
+cuda check-gpu sim test-clients:
 	@echo "make $@: not in this version, waits for $(WAITS)" && exit 1
 
 .PHONY: clean help
@@ -219,6 +289,6 @@ clean: ## remove build/
 help: ## this list
 	@echo "make TARGET [CONFIG=release|debug|asan|tsan] [WERROR=1] [V=1]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
-	@echo "  later parts:  cuda check-gpu gpusim sim test-clients"
+	@echo "  later parts:  cuda check-gpu sim test-clients"
 
 -include $(shell find build \( -path build/deploy -o -path build/venv \) -prune -o -name '*.d' -print 2>/dev/null)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The one test runner: lint, C tests, replay of the fuzz corpora, Python tests over HTTP.
+"""The one test runner: lint, C tests, the GPU simulator, replay of the fuzz corpora, Python tests over HTTP.
 
 Every job is a process of its own with a time limit; two run at once. C tests, lint and the fuzz
 drivers speak TAP, pytest writes JUnit XML; both are counted test by test. What failed is shown
@@ -24,7 +24,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KINDS = ["lint", "unit", "prop", "fuzz", "http", "deploy"]
+KINDS = ["lint", "unit", "prop", "gpusim", "fuzz", "http", "deploy"]
 ASKED_FOR = ["deploy"]  # run only when named by --kind: they need more than a build
 OUTPUT_LINES_SHOWN = 120
 
@@ -56,6 +56,12 @@ def collect(args):
         for source in sorted((ROOT / "tests" / kind).glob(pattern)):
             binary = ROOT / args.build / "tests" / kind / source.stem
             jobs.append(Job(kind, source.stem, [str(binary)], 300 * args.slow * more))
+    # The simulator's tests run in both builds: the plain one and the sanitizers find different bugs.
+    for build in dict.fromkeys([args.build, fuzz_build]):
+        for source in sorted((ROOT / "tests/gpusim").glob("test_*.cpp")):
+            binary = ROOT / build / "tests/gpusim" / source.stem
+            name = f"{source.stem}-{pathlib.Path(build).name}"
+            jobs.append(Job("gpusim", name, [str(binary)], 300 * args.slow))
     for source in sorted((ROOT / "tests/fuzz").glob("fuzz_*.c")):
         binary = ROOT / fuzz_build / "tests/fuzz" / source.stem
         corpus = ROOT / "tests/fuzz/corpus" / source.stem.removeprefix("fuzz_")
@@ -192,7 +198,7 @@ def show(job):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default="build/release", help="folder of the objects under test")
-    parser.add_argument("--fuzz-build", help="folder of the fuzz drivers, when another")
+    parser.add_argument("--fuzz-build", help="folder of the fuzz drivers, when another; gpusim tests run there too")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--slow", type=int, default=1, help="factor on all time limits")
     parser.add_argument("--kind", action="append", choices=KINDS)

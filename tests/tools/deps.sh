@@ -11,8 +11,8 @@ for group in "$@"; do
     case $group in
     build) packages+=" $build" ;;
     run) packages+=" $build $python" ;;
-    test) packages+=" $build $python libcmocka-dev" ;;
-    check) packages+=" $build $python libcmocka-dev clang clang-format" ;;
+    test) packages+=" $build $python libcmocka-dev g++" ;;
+    check) packages+=" $build $python libcmocka-dev g++ clang clang-format" ;;
     deploy) packages+=" make $python buildah debootstrap nginx-light util-linux" ;;
     *) echo "deps.sh: unknown group $group" >&2 && exit 2 ;;
     esac

@@ -27,7 +27,9 @@ OUTSIDE = {
     r"utf8proc\.h": r"engine/(tokenizer|chat)/\w+\.[ch]",
     r"(imm|x86|emm)intrin\.h|cpuid\.h": r"kernels/cpu/.*",
     r"cuda.*\.h|cublas.*\.h": r"kernels/cuda/.*",
+    r"gpusim\.h": r"kernels/cuda/gpu\.h",
     r"cmocka\.h": r"tests/.*",
+    r"algorithm|deque|functional|map|memory|mutex|type_traits|vector": r"tests/gpusim/.*",
 }
 
 # The C library, POSIX and Linux.
@@ -39,7 +41,7 @@ SYSTEM = set("""
     strings.h sys/epoll.h sys/eventfd.h sys/ioctl.h sys/mman.h sys/param.h sys/random.h
     sys/resource.h sys/socket.h sys/stat.h sys/syscall.h sys/time.h sys/types.h sys/uio.h sys/un.h
     sys/wait.h syslog.h termios.h time.h unistd.h wchar.h execinfo.h malloc.h linux/futex.h
-    sys/auxv.h sys/prctl.h sys/sysinfo.h sys/vfs.h sys/statvfs.h
+    sys/auxv.h sys/prctl.h sys/sysinfo.h sys/vfs.h sys/statvfs.h ucontext.h
 """.split())
 
 # Banned calls: pattern, why, files that may.
@@ -63,12 +65,26 @@ TEXTS = [
     (r"[ \t]+$", "space at the end of a line"),
 ]
 
+# In .cu files: pattern, why.
+KERNEL_RULES = [
+    (r"<<<", "launches go through GPU_LAUNCH"),
+    (r"\basm\b", "PTX belongs in gpu.h, with its host body beside it"),
+    (r"\bextern\s+__shared__", "dynamic shared memory comes from GPU_DYN_SHARED"),
+    (r"^\s*#\s*pragma", "GPU_UNROLL instead of a pragma"),
+    (r"\bstd::", "C with templates, no library"),
+    (r"^\s*#\s*include\s*<(cuda|cublas|gpusim)", "a kernel includes gpu.h only"),
+    (r"^(?!.*\bstatic\b).*\b__global__\b", "kernels are static: their shared arrays must not be merged"),
+    (r"^[ \t]+static\b(?!_assert)", "the simulator takes static variables of functions for shared memory"),
+]
+
 LONGEST_FILE = 900
+
+SUFFIXES = {".c", ".h", ".cpp", ".cu"}
 
 
 def sources():
     for folder in ROOMS + ["tests"]:
-        for path in sorted((ROOT / folder).rglob("*.[ch]")):
+        for path in sorted(p for p in (ROOT / folder).rglob("*") if p.suffix in SUFFIXES):
             yield path.relative_to(ROOT).as_posix(), path.read_text("utf-8", "replace")
 
 
@@ -156,6 +172,17 @@ def rule_texts():
                 yield f"{path}:{line_of(text, match.start())}: {match[0].strip() or 'blanks'}: {why}"
 
 
+def rule_kernels():
+    """kernels keep to what nvcc and the simulator both take"""
+    for path, text in sources():
+        if not path.endswith(".cu"):
+            continue
+        code = code_only(text)
+        for pattern, why in KERNEL_RULES:
+            for match in re.finditer(pattern, code, re.M):
+                yield f"{path}:{line_of(code, match.start())}: {match[0].strip()}: {why}"
+
+
 def rule_file_length():
     """no file is longer than one thing should be"""
     for path, text in texts():
@@ -174,11 +201,19 @@ def rule_self_test():
     for line in ["pthread_exit(0)", "_exit(1)", "my_atoi(s)", "snprintf(a, 1, b)"]:
         if any(re.search(pattern, line) for pattern, _, _ in BANNED):
             yield f"{line} is seen though it is fine"
+    for line in ["k<<<1, 2>>>(x)", "asm volatile(", "extern __shared__ float s[]", "#pragma unroll", "std::min(a, b)",
+                 "template <int N> __global__ void k()", "    static int n;", "#include <cuda_runtime.h>"]:
+        if not any(re.search(pattern, line) for pattern, _ in KERNEL_RULES):
+            yield f"{line} is not seen in a kernel"
+    for line in ["static __global__ void k(int i) {", "static int table[4];", "    __shared__ float s[32];",
+                 "template <int N> static __global__ void k() {"]:
+        if any(re.search(pattern, line) for pattern, _ in KERNEL_RULES):
+            yield f"{line} is seen though it is fine in a kernel"
 
 
 def main():
     rules = [rule_arrows, rule_outside, rule_no_c_includes, rule_guards, rule_banned_calls,
-             rule_texts, rule_file_length, rule_self_test]
+             rule_texts, rule_kernels, rule_file_length, rule_self_test]
     print(f"1..{len(rules)}")
     failed = 0
     for number, rule in enumerate(rules, 1):
