@@ -277,9 +277,10 @@ def test_s9_09_metrics_add_up(serve, drafts):
 
 
 def test_prompt_lookup_repeats_what_the_text_holds(serve):
-    """No draft view, yet most tokens of a repetitive text come out of passes that gave several."""
+    """No draft view, yet most tokens of a repetitive text come out of passes that gave several: a step
+    costs the same however many rows it has, so that they pay by any clock."""
     pieces = LETTERS[:9] * 12
-    server = serve(script(pieces), "--drafts", "ngram")
+    server = serve(script(pieces) | {"step_ms": 10}, "--drafts", "ngram")
     plain = off(serve, script(pieces))
     for fields in ({}, {"temperature": 0.7, "seed": 5}, {"stop": ["iab"]}):
         answer = server.complete([0], max_tokens=100, return_timings=True, **fields)
@@ -287,7 +288,7 @@ def test_prompt_lookup_repeats_what_the_text_holds(serve):
         timings = answer.json["timings"]
         assert timings["draft_passes"] == 0
         if "stop" not in fields:
-            assert timings["mean_accepted_length"] > 3
+            assert timings["mean_accepted_length"] > 2
     trace = [json.loads(line) for line in server.trace_path.read_text().splitlines()]
     assert sum(step["drafts"]["proposed"] for step in trace if "drafts" in step) > 0
     assert all(step["rows"]["draft"] == 0 for step in trace)
