@@ -35,6 +35,21 @@ def serve_module():
         yield lambda *args, **more: stack.enter_context(geryon.serve(*args, **more))
 
 
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory):
+    """gguf(golden checkpoint, number format): the same model as one file."""
+    folder = tmp_path_factory.mktemp("gguf")
+
+    def make(name, kind):
+        path = folder / f"{name}-{kind}.gguf"
+        if not path.exists():
+            subprocess.run([sys.executable, geryon.ROOT / "tests/tools/make_gguf.py", geryon.GOLDEN / name, path,
+                            "--type", kind], check=True)
+        return path
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def smollm2():
     """Path of the default model; tests are skipped where it cannot be obtained."""

@@ -8,11 +8,10 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import time
 
 import pytest
-from geryon import BIN, FAULTS, GOLDEN, ROOT, SLOW, golden, goldens, run_cli
+from geryon import BIN, FAULTS, GOLDEN, SLOW, golden, goldens, run_cli
 
 MODELS = pytest.mark.parametrize("name", goldens())
 EVERY = sorted(folder.parent.name for folder in GOLDEN.glob("*/golden.json"))
@@ -28,20 +27,6 @@ def convert(tmp_path):
         done = run_cli("convert", source, out, *flags)
         assert done.stdout == b"" and str(out).encode() in done.stderr
         return out
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def gguf(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("gguf")
-
-    def make(name, kind):
-        path = folder / f"{name}-{kind}.gguf"
-        if not path.exists():
-            subprocess.run([sys.executable, ROOT / "tests/tools/make_gguf.py", GOLDEN / name, path,
-                            "--type", kind], check=True)
-        return path
 
     return make
 

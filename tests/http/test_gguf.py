@@ -1,28 +1,12 @@
 """Golden checkpoints written as GGUF: the same tokens, and the logits of their safetensors form."""
 
 import json
-import subprocess
-import sys
 
 import numpy
 import pytest
-from geryon import GOLDEN, ROOT, golden, goldens, run_cli
+from geryon import GOLDEN, golden, goldens, run_cli
 
 MODELS = pytest.mark.parametrize("name", goldens())
-
-
-@pytest.fixture(scope="module")
-def convert(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("gguf")
-
-    def make(name, kind):
-        path = folder / f"{name}-{kind}.gguf"
-        if not path.exists():
-            subprocess.run([sys.executable, ROOT / "tests/tools/make_gguf.py", GOLDEN / name, path,
-                            "--type", kind], check=True)
-        return path
-
-    return make
 
 
 def logits(path, tokens, *more):
@@ -36,9 +20,9 @@ def array(output):
 
 @MODELS
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
-def test_logits_equal_the_safetensors_ones(convert, name, kind):
+def test_logits_equal_the_safetensors_ones(gguf, name, kind):
     prompt = golden(name)["prompts"][5]
-    ours = logits(convert(name, kind), prompt)
+    ours = logits(gguf(name, kind), prompt)
     other = logits(GOLDEN / name, prompt, "--dtype", kind)
     if "llama3" in name:  # its rope factors are float32 in a GGUF, and exact in config.json
         assert numpy.abs(array(ours) - array(other)).max() < (1e-4 if kind == "f32" else 0.05)
@@ -48,35 +32,35 @@ def test_logits_equal_the_safetensors_ones(convert, name, kind):
 
 @MODELS
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0", "q4_1"])
-def test_packed_weights_give_what_their_expansion_gives(convert, name, kind):
+def test_packed_weights_give_what_their_expansion_gives(gguf, name, kind):
     """Blocks kept packed against the same blocks widened to float32 at load: another order of sums,
     the same numbers."""
     prompt = golden(name)["prompts"][5]
-    packed = logits(convert(name, kind), prompt)
-    widened = logits(convert(name, kind), prompt, "--dtype", "f32")
+    packed = logits(gguf(name, kind), prompt)
+    widened = logits(gguf(name, kind), prompt, "--dtype", "f32")
     assert numpy.abs(array(packed) - array(widened)).max() < 1e-3
-    assert logits(convert(name, kind), prompt, "--chunk", 7) == packed
-    quantised = logits(convert(name, kind), prompt, "--activations", "int8")  # rows in int8 as well: near, in norm
+    assert logits(gguf(name, kind), prompt, "--chunk", 7) == packed
+    quantised = logits(gguf(name, kind), prompt, "--activations", "int8")  # rows in int8 as well: near, in norm
     error = numpy.linalg.norm(array(quantised) - array(widened)) / numpy.linalg.norm(array(widened))
     # a 254th of a block a number, over all layers; depth attention sharpens it (the ref table agrees)
     assert 0 < error < (0.1 if "-msar-" in name else 0.06), error
-    assert logits(convert(name, kind), prompt, "--activations", "int8", "--chunk", 7) == quantised
+    assert logits(gguf(name, kind), prompt, "--activations", "int8", "--chunk", 7) == quantised
 
 
 @MODELS
-def test_tokens_equal_the_ones_of_tokenizer_json(convert, name):
+def test_tokens_equal_the_ones_of_tokenizer_json(gguf, name):
     for text in ["Hello, world!", "a  b\n\n c 2024 don't I'LL", "日本語 😀 é e\u0301", "<|im_end|>x"]:
         pair = [json.loads(run_cli("tokenize", "--model", path, stdin=text.encode()).stdout)
-                for path in (GOLDEN / name, convert(name, "f32"))]
+                for path in (GOLDEN / name, gguf(name, "f32"))]
         assert pair[0] == pair[1], text
 
 
 @pytest.mark.parametrize("name", goldens(orthrus=True))
-def test_drafts_live_in_a_gguf_as_well(convert, name):
+def test_drafts_live_in_a_gguf_as_well(gguf, name):
     data = golden(name)  # a fixed block: how long the adaptive one is follows the clock
     ask = lambda path: json.loads(run_cli(
         "generate", "--model", path, "--dtype", "f32", "--kv-dtype", "f32", "--drafts", data["block_size"], "--tokens",
         ",".join(map(str, data["prompts"][3])), "--json", "--max-tokens", 30, "--ignore-eos").stdout)
-    ours, other = ask(convert(name, "f32")), ask(GOLDEN / name)
+    ours, other = ask(gguf(name, "f32")), ask(GOLDEN / name)
     assert ours["tokens"] == other["tokens"] == data["greedy"][3][:30]
     assert ours["cycles"] == other["cycles"] and ours["cycles"]
