@@ -4,9 +4,9 @@
 #include "tests/harness.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "proto/proto.h"
 #include "tests/scripted/scripted.h"
 
 enum {
@@ -41,44 +41,31 @@ static double cost_us(void *arg, bool draft, uint32_t n_rows) {
 
 /* ---- scripts ----------------------------------------------------------------------------------- */
 
-struct text {
-    char *data;
-    size_t len, cap;
-};
-
-static void text_addf(struct text *t, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    if (t->cap - t->len < 512) t->data = realloc(t->data, t->cap = 2 * t->cap + 4096);
-    t->len += (size_t)vsnprintf(t->data + t->len, t->cap - t->len, fmt, ap);
-    va_end(ap);
-}
-
-static void add_ids(struct text *t, const char *key, const int32_t *ids, uint32_t n) {
-    text_addf(t, ",\"%s\":[", key);
+static void add_ids(struct buf *t, const char *key, const int32_t *ids, uint32_t n) {
+    buf_fmt(t, ",\"%s\":[", key);
     for (uint32_t i = 0; i < n; i++)
-        text_addf(t, "%s%d", i ? "," : "", ids[i]);
-    text_addf(t, "]");
+        buf_fmt(t, "%s%d", i ? "," : "", ids[i]);
+    buf_fmt(t, "]");
 }
 
 /* A text, and what the drafter says at its places; drafter NULL: the model has no draft view. more:
  * other keys of the script. */
 static struct model *make_model_with(const int32_t *ids, const int32_t *drafter, uint32_t n,
                                      uint32_t window, int block, const char *more) {
-    struct text t = {0};
-    text_addf(&t, "{\"vocab\":[");
+    struct buf t = {0};
+    buf_fmt(&t, "{\"vocab\":[");
     for (int i = 0; i < VOCAB; i++)
-        text_addf(&t, "\"%c%c\",", 'a' + i / 7, 'A' + i % 7);
-    text_addf(&t, "{\"special\":\"<eos>\"}],\"eos\":[%d],\"context\":%d,\"block_size\":%d", EOS,
-              CONTEXT, drafter ? block : 0);
+        buf_fmt(&t, "\"%c%c\",", 'a' + i / 7, 'A' + i % 7);
+    buf_fmt(&t, "{\"special\":\"<eos>\"}],\"eos\":[%d],\"context\":%d,\"block_size\":%d", EOS,
+            CONTEXT, drafter ? block : 0);
     add_ids(&t, "sequence", ids, n);
     if (drafter) add_ids(&t, "draft_sequence", drafter, n);
-    text_addf(&t, "%s}", more);
+    buf_fmt(&t, "%s}", more);
     struct model *model = NULL;
     struct err err;
     struct model_options options = {.path = "script", .window = window};
     if (scripted_model_create(t.data, t.len, &options, &model, &err) != OK) fail_msg("%s", err.msg);
-    free(t.data);
+    buf_free(&t);
     return model;
 }
 

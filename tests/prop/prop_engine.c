@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/engine_internal.h"
+#include "proto/proto.h"
 #include "tests/scripted/scripted.h"
 
 enum {
@@ -27,53 +28,40 @@ enum drafter { DRAFTER_PERFECT, DRAFTER_USELESS, DRAFTER_RANDOM, N_DRAFTERS };
 
 /* ---- random models ----------------------------------------------------------------------------- */
 
-struct text {
-    char *data;
-    size_t len, cap;
-};
-
-static void text_addf(struct text *t, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    if (t->cap - t->len < 512) t->data = realloc(t->data, t->cap = 2 * t->cap + 4096);
-    t->len += (size_t)vsnprintf(t->data + t->len, t->cap - t->len, fmt, ap);
-    va_end(ap);
-}
-
 /* A table of logits for every pair of last tokens; `flip` swaps best and worst now and then. */
-static void add_table(struct text *t, const char *name, uint64_t seed, bool invert) {
+static void add_table(struct buf *t, const char *name, uint64_t seed, bool invert) {
     struct rng rng;
     rng_seed(&rng, seed);
-    text_addf(t, "\"%s\":{\"\":{\"1\":3.0}", name);
+    buf_fmt(t, "\"%s\":{\"\":{\"1\":3.0}", name);
     for (int a = 0; a < VOCAB; a++)
         for (int b = 0; b < VOCAB; b++) {
-            text_addf(t, ",\"%d,%d\":{", a, b);
+            buf_fmt(t, ",\"%d,%d\":{", a, b);
             for (int id = 0; id < VOCAB; id++) {
                 double logit = 4 * rng_unit(&rng) - (id == EOS ? 1.5 : 0);
-                text_addf(t, "%s\"%d\":%.4f", id ? "," : "", id, invert ? -logit : logit);
+                buf_fmt(t, "%s\"%d\":%.4f", id ? "," : "", id, invert ? -logit : logit);
             }
-            text_addf(t, "}");
+            buf_fmt(t, "}");
         }
-    text_addf(t, "}");
+    buf_fmt(t, "}");
 }
 
 static struct model *make_model(uint64_t seed, enum drafter drafter, uint32_t window,
                                 bool has_state) {
-    struct text t = {0};
-    text_addf(&t,
-              "{\"vocab\":[\"a\",\"b\",\" c\",{\"hex\":\"C3\"},{\"hex\":\"A9\"},\"xy\",\"yx\","
-              "{\"special\":\"<s>\"},{\"special\":\"<eos>\"}],\"eos\":[%d],\"context\":%d,"
-              "\"block_size\":%d,\"state\":%s,",
-              EOS, CONTEXT, BLOCK, has_state ? "true" : "false");
+    struct buf t = {0};
+    buf_fmt(&t,
+            "{\"vocab\":[\"a\",\"b\",\" c\",{\"hex\":\"C3\"},{\"hex\":\"A9\"},\"xy\",\"yx\","
+            "{\"special\":\"<s>\"},{\"special\":\"<eos>\"}],\"eos\":[%d],\"context\":%d,"
+            "\"block_size\":%d,\"state\":%s,",
+            EOS, CONTEXT, BLOCK, has_state ? "true" : "false");
     add_table(&t, "target", seed, false);
-    text_addf(&t, ",");
+    buf_fmt(&t, ",");
     add_table(&t, "draft", drafter == DRAFTER_RANDOM ? seed + 1 : seed, drafter == DRAFTER_USELESS);
-    text_addf(&t, "}");
+    buf_fmt(&t, "}");
     struct model *model = NULL;
     struct err err;
     struct model_options options = {.path = "script", .window = window};
     if (scripted_model_create(t.data, t.len, &options, &model, &err) != OK) fail_msg("%s", err.msg);
-    free(t.data);
+    buf_free(&t);
     return model;
 }
 
