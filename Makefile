@@ -32,6 +32,10 @@ Q := $(if $(V),,@)
 SUBMAKE := $(MAKE) --no-print-directory
 
 KERNELS := $(wildcard kernels/*.c kernels/cpu/*.c)
+# The CUDA backend, or in a build without it the file that says so.
+NO_CUDA := kernels/cuda/absent.c
+CUDA_HOST := $(filter-out $(NO_CUDA),$(wildcard kernels/cuda/*.c))
+CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)
 ENGINE := $(wildcard engine/*.c engine/*/*.c)
 PROTO := $(wildcard proto/*.c)
 SERVER := $(wildcard server/*.c)
@@ -53,10 +57,10 @@ build/geryon build/geryon-scripted: build/%: build/release/%
 	$(Q)cp -f $< $@.tmp && mv -f $@.tmp $@
 
 # -rdynamic: the program's own MHD_queue_response must be found by libmicrohttpd (server/http.c).
-$(B)/geryon: $(call obj,$(CORE) $(LOADER) $(SERVER))
+$(B)/geryon: $(call obj,$(CORE) $(LOADER) $(SERVER) $(NO_CUDA))
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS)
-$(B)/geryon-scripted: $(call obj,$(CORE) $(SCRIPTED) $(SERVER))
+$(B)/geryon-scripted: $(call obj,$(CORE) $(SCRIPTED) $(SERVER) $(NO_CUDA))
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS)
 
@@ -99,7 +103,7 @@ install: all ## PREFIX=/usr/local DESTDIR=
 # link that model in place of the loader.
 TESTLIB := $(B)/libgeryon-test.a
 TESTLINK = $(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS) -lcmocka
-$(TESTLIB): $(call obj,$(CORE) $(filter-out server/main.c,$(SERVER)) tests/harness.c)
+$(TESTLIB): $(call obj,$(CORE) $(filter-out server/main.c,$(SERVER)) tests/harness.c $(NO_CUDA))
 	$(Q)rm -f $@ && ar rcs $@ $^
 $(B)/tests/unit/test_%: $(B)/tests/unit/test_%.o $(call obj,$(LOADER)) $(TESTLIB)
 	@echo "  LINK $@"
@@ -148,8 +152,26 @@ $(B)/tests/gpusim/test_%: $(B)/tests/gpusim/test_%.cpp.o $(call gpusim_obj,$(GPU
 	@echo "  LINK $@"
 	$(Q)$(CXX) $(CFLAGS_$(CONFIG)) -o $@ $(filter %.o %.a,$^) -Wl,-T,tests/gpusim/gpusim.ld -lcmocka -lm -lpthread
 
+
+# The CUDA backend on the simulator: its kernels (.cu) by the rules above, its host part as C. Tests of
+# kernels (tests/gpu) run here, and on a device by make check-gpu.
+$(call obj,$(CUDA_HOST)): EXTRA := -DGERYON_GPUSIM -Itests/gpusim/include
+CUDA_SIM := $(B)/kernels/cuda/libcuda-sim.a
+$(CUDA_SIM): $(call obj,$(CUDA_HOST)) $(call gpusim_obj,$(CUDA_KERNELS))
+	$(Q)rm -f $@ && ar rcs $@ $^
+GPU_TESTS := $(wildcard tests/gpu/test_*.cpp)
+SIMLINK = $(CXX) $(CFLAGS_$(CONFIG)) -rdynamic -o $@ $(filter %.o,$^) $(filter-out $(GPUSIM_LIB),$(filter %.a,$^)) \
+          $(GPUSIM_LIB) -Wl,-T,tests/gpusim/gpusim.ld $(LDLIBS)
+.SECONDARY: $(call gpusim_obj,$(CUDA_KERNELS) $(GPU_TESTS))
+$(B)/tests/gpu/test_%: $(B)/tests/gpu/test_%.cpp.o $(call obj,$(KERNELS) tests/harness.c) $(CUDA_SIM) $(GPUSIM_LIB) tests/gpusim/gpusim.ld
+	@echo "  LINK $@"
+	$(Q)$(SIMLINK) -lcmocka
+$(B)/geryon-gpusim: $(call obj,$(CORE) $(LOADER) $(SERVER)) $(CUDA_SIM) $(GPUSIM_LIB) tests/gpusim/gpusim.ld
+	@echo "  LINK $@"
+	$(Q)$(SIMLINK)
+
 .PHONY: gpusim
-gpusim: $(patsubst %.cpp,$(B)/%,$(GPUSIM_TESTS)) ## build the tests of the GPU simulator (g++, no GPU)
+gpusim: $(patsubst %.cpp,$(B)/%,$(GPUSIM_TESTS) $(GPU_TESTS)) ## build/gpusim/geryon: the product, its CUDA backend on the GPU simulator
 
 .PHONY: unit fuzz-replay
 unit: $(patsubst %.c,$(B)/%,$(UNIT)) ## build the C tests of CONFIG

@@ -8,6 +8,10 @@
 
 #define GERYON_VERSION "0.1.0"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* What a function that can fail returns: 0, or one of these. */
 enum status {
     OK = 0,
@@ -33,7 +37,7 @@ int err_set(struct err *err, int code, const char *fmt, ...) __attribute__((form
 
 /* Called by a failed ASSERT; prints one line and aborts. Tests may set a hook that does not return
  * (longjmp) so that an assertion can be expected. */
-_Noreturn void assert_fail(const char *expr, const char *file, int line);
+__attribute__((noreturn)) void assert_fail(const char *expr, const char *file, int line);
 extern void (*assert_fail_hook)(const char *expr, const char *file, int line);
 
 /* Our own invariants only; stays on in release builds. */
@@ -64,5 +68,9 @@ static inline int mul_size(size_t a, size_t b, size_t *out) {
     *out = r;
     return OK;
 }
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

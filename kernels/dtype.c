@@ -27,6 +27,12 @@ int dtype_parse(const char *name) {
     return -1;
 }
 
+const char *activations_name(enum activations activations) {
+    static const char *const names[ACTIVATIONS_COUNT] = {"f32", "bf16", "int8"};
+    ASSERT(activations < ACTIVATIONS_COUNT);
+    return names[activations];
+}
+
 uint32_t dtype_block(enum dtype dtype) {
     ASSERT(dtype < DTYPE_COUNT);
     return dtypes[dtype].block;

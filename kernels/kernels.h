@@ -39,10 +39,15 @@
 
 #include "kernels/base.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum {
     PAGE_TOKENS = 16,  /* positions in one KV page */
     DRAFT_MAX = 64,    /* rows of a draft block at most; a cycle emits at most DRAFT_MAX tokens */
     MAX_END_IDS = 128, /* tokens that end a text: end-of-sequence and stop tokens together */
+    MAX_BIAS = 1024,   /* ids that a request may bias */
     MAX_MSAR_STREAMS = 8,
 };
 
@@ -140,6 +145,15 @@ enum weight {
     WEIGHT_END
 };
 
+/* How products with matrices are computed; one for all rows of a device. Each table has its own. */
+enum activations {
+    ACTIVATIONS_F32, /* float32 rows, weights as they are (cuda: widened to float32) */
+    ACTIVATIONS_BF16, /* rows rounded to bf16, float32 sums; weights bf16 or q8_0, others made bf16 */
+    ACTIVATIONS_INT8, /* rows quantised by blocks of 32, for 8- and 4-bit matrices; others as f32 */
+    ACTIVATIONS_COUNT
+};
+const char *activations_name(enum activations activations); /* "f32", "bf16", "int8" */
+
 struct model_shape {
     uint32_t n_layers;
     uint32_t d_model;
@@ -160,7 +174,8 @@ struct model_shape {
     uint32_t max_position;                   /* rows run at positions 0 .. max_position - 1 */
     const double *rope_freq; /* [head_dim / 2] angle per position; borrowed during open */
     double rope_scale;       /* multiplies cos and sin (yarn); 1 otherwise */
-    bool int8_activations; /* products with 8- and 4-bit matrices: rows quantised by blocks of 32 */
+    enum activations activations;
+    bool deterministic; /* no library products: every row count gives the same bits (cuda) */
 };
 
 /* MSAR: the 2 n_layers branches (attention, MLP, attention, ...) stand in blocks of msar_branches,
@@ -279,7 +294,8 @@ struct device_limits {
 };
 
 struct kernels {
-    const char *name; /* "ref", "avx2", "avx512", "scripted", later "amx", "cuda" */
+    const char *name;     /* "ref", "avx2", "avx512", "cuda", "scripted", later "amx" */
+    unsigned activations; /* bits 1 << enum activations: what this table computes with */
 
     /* A device for this model; n_threads includes the caller's. */
     int (*open)(const struct model_shape *shape, uint32_t n_threads, struct device **out,
@@ -289,6 +305,12 @@ struct kernels {
     /* Copy one weight in, repacked as the backend likes. Matrices: any dtype; vectors: f32. */
     int (*load)(struct device *dev, enum weight which, uint32_t layer, const struct tensor *src,
                 struct err *err);
+    /* The same with random numbers made on the device, uniform in mean +- spread, for benches; NULL
+     * where the host makes them. */
+    int (*load_random)(struct device *dev, enum weight which, uint32_t layer, enum dtype dtype,
+                       uint64_t seed, float mean, float spread, struct err *err);
+    /* Bytes of device memory that are left now for pages and workspace; NULL: it is the host's. */
+    uint64_t (*memory_left)(const struct device *dev);
     /* Bytes of KV memory that one page takes. */
     size_t (*page_bytes)(const struct device *dev, enum dtype kv_dtype);
     /* Bytes of workspace that these limits need, KV pages not counted. */
@@ -351,21 +373,26 @@ struct kernels {
 
     /* Tests and `geryon logits`: one logit row of the last forward, [vocab] into out. */
     int (*read_logits)(struct device *dev, uint32_t logit_row, float *out);
+
+    /* After a stage that returned ERR_DEVICE: what failed, for a person; lives as long as the device.
+     * NULL: this table's stages cannot fail. */
+    const char *(*fault)(const struct device *dev);
+    /* What the hardware reaches at best (CPU: on n_threads threads, in this table's instructions):
+     * bytes a second read from memory (a buffer larger than the caches) and operations a second (a
+     * multiply-add is two) in the products that `activations` asks for. Takes some tenths of a
+     * second. ERR_NOMEM, ERR_DEVICE, or ERR_IO when the system gives no threads. */
+    int (*peaks)(enum activations activations, uint32_t n_threads, double *bytes_per_s,
+                 double *flops_per_s, struct err *err);
 };
 
 /* Tables of this machine; NULL where the processor or the build lacks it. */
 const struct kernels *kernels_ref(void);
 const struct kernels *kernels_avx2(void);
 const struct kernels *kernels_avx512(void);
-/* The table called name ("auto": the fastest here), or NULL with err set. */
+/* NULL with err set: why this build or machine has none ("built without CUDA", what the driver says). */
+const struct kernels *kernels_cuda(struct err *err);
+/* The CPU table called name ("auto": the fastest here), or NULL with err set. */
 const struct kernels *kernels_find(const char *name, struct err *err);
-
-/* What this machine reaches at best on n_threads threads, in the instructions of the table called
- * `table`: bytes a second read from memory (a buffer larger than the caches) and float32 operations
- * a second (a multiply-add is two). Takes some tenths of a second. ERR_NOMEM, or ERR_IO when the
- * system gives no threads. */
-int kernels_peaks(const char *table, uint32_t n_threads, double *bytes_per_s, double *flops_per_s,
-                  struct err *err);
 
 /* ---- sampling on the host, shared by CPU tables and the scripted one --------------------------- */
 
@@ -386,8 +413,8 @@ struct history {
 
 /* What lies before the first row with logits of a segment with a pick. */
 static inline struct history segment_history(const struct segment *s) {
-    return (struct history){
-        .tokens = s->history, .n_prompt = s->prompt_len, .n_tokens = s->prompt_len + s->out_pos};
+    struct history history = {s->history, s->prompt_len, s->prompt_len + s->out_pos, NULL, 0};
+    return history;
 }
 
 /* Scratch of one sampling call, all [vocab]; made by the caller once, `counts` zeroed. */
@@ -426,4 +453,7 @@ void sample_accept(const struct rules *rules, const int32_t *draft, uint32_t n_d
                    const struct history *history, struct sample_scratch *scratch,
                    struct outcome *out);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -24,7 +24,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KINDS = ["lint", "unit", "prop", "gpusim", "fuzz", "http", "deploy"]
+KINDS = ["lint", "unit", "prop", "gpusim", "gpu", "fuzz", "http", "deploy"]
 ASKED_FOR = ["deploy"]  # run only when named by --kind: they need more than a build
 OUTPUT_LINES_SHOWN = 120
 
@@ -56,12 +56,14 @@ def collect(args):
         for source in sorted((ROOT / "tests" / kind).glob(pattern)):
             binary = ROOT / args.build / "tests" / kind / source.stem
             jobs.append(Job(kind, source.stem, [str(binary)], 300 * args.slow * more))
-    # The simulator's tests run in both builds: the plain one and the sanitizers find different bugs.
+    # The simulator's tests, and those of kernels on it, run in both builds: the plain one and the
+    # sanitizers find different bugs.
     for build in dict.fromkeys([args.build, fuzz_build]):
-        for source in sorted((ROOT / "tests/gpusim").glob("test_*.cpp")):
-            binary = ROOT / build / "tests/gpusim" / source.stem
-            name = f"{source.stem}-{pathlib.Path(build).name}"
-            jobs.append(Job("gpusim", name, [str(binary)], 300 * args.slow))
+        for kind in ["gpusim", "gpu"]:
+            for source in sorted((ROOT / "tests" / kind).glob("test_*.cpp")):
+                binary = ROOT / build / "tests" / kind / source.stem
+                name = f"{source.stem}-{pathlib.Path(build).name}"
+                jobs.append(Job(kind, name, [str(binary)], 300 * args.slow))
     for source in sorted((ROOT / "tests/fuzz").glob("fuzz_*.c")):
         binary = ROOT / fuzz_build / "tests/fuzz" / source.stem
         corpus = ROOT / "tests/fuzz/corpus" / source.stem.removeprefix("fuzz_")

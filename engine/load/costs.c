@@ -92,6 +92,6 @@ void model_costs(const struct model *model, struct model_costs *out) {
 
 int model_peaks(const struct model *model, uint32_t n_threads, double *bytes_per_s,
                 double *flops_per_s, struct err *err) {
-    return kernels_peaks(model->kernels->name, n_threads ? n_threads : cpu_count(), bytes_per_s,
-                         flops_per_s, err);
+    return model->kernels->peaks(model->shape.activations, n_threads ? n_threads : cpu_count(),
+                                 bytes_per_s, flops_per_s, err);
 }

@@ -243,10 +243,7 @@ static void set_info(struct model *m, const struct config *config,
     info->architecture = backbone_name(config->backbone);
     info->weight_dtype = kinds > 1 ? "mixed" : dtype_name(m->weight_dtype);
     info->kernel_table = m->kernels->name;
-    info->activations = "f32";
-    for (int d = 0; d < DTYPE_COUNT; d++)
-        if (m->shape.int8_activations && bytes_by_dtype[d] && dtype_block((enum dtype)d) > 1)
-            info->activations = "int8";
+    info->activations = model_activations_name(m->shape.activations, bytes_by_dtype);
     info->vocab_size = m->shape.vocab_size;
     info->context_length = m->shape.max_position;
     info->block_size = m->shape.block_size;
@@ -269,15 +266,41 @@ static int set_fingerprint(struct model *m, struct checkpoint *ck,
     hash = loader_hash(hash, dtype, strlen(dtype) + 1);
     hash = loader_hash(hash, &m->shape.window, sizeof m->shape.window);
     hash = loader_hash(hash, m->kernels->name, strlen(m->kernels->name) + 1);
-    hash = loader_hash(hash, &m->shape.int8_activations, sizeof m->shape.int8_activations);
+    hash = loader_hash(hash, &m->shape.activations, sizeof m->shape.activations);
     m->info.fingerprint = hash;
     return OK;
 }
 
-int model_parse_activations(const char *name, bool *int8, struct err *err) {
-    *int8 = name && strcmp(name, "int8") == 0;
-    if (!name || *int8 || strcmp(name, "auto") == 0 || strcmp(name, "f32") == 0) return OK;
-    return err_set(err, ERR_INVALID, "activations: \"%.60s\", allowed are auto, int8, f32", name);
+int model_choose_activations(const char *name, const struct kernels *kernels,
+                             const uint64_t bytes_by_dtype[DTYPE_COUNT], enum activations *out,
+                             struct err *err) {
+    bool narrow = false; /* some matrix is not f32 */
+    for (int d = 0; d < DTYPE_COUNT; d++)
+        narrow |= d != DTYPE_F32 && bytes_by_dtype[d] > 0;
+    if (!name || strcmp(name, "auto") == 0) {
+        bool bf16 = narrow && (kernels->activations & 1u << ACTIVATIONS_BF16);
+        *out = bf16 ? ACTIVATIONS_BF16 : ACTIVATIONS_F32;
+        return OK;
+    }
+    char allowed[64] = "auto";
+    for (enum activations a = 0; a < ACTIVATIONS_COUNT; a++) {
+        if (!(kernels->activations & 1u << a)) continue;
+        *out = a;
+        if (strcmp(name, activations_name(a)) == 0) return OK;
+        size_t at = strlen(allowed);
+        snprintf(allowed + at, sizeof allowed - at, ", %s", activations_name(a));
+    }
+    return err_set(err, ERR_INVALID, "activations: \"%.60s\", the %s kernels allow %s", name,
+                   kernels->name, allowed);
+}
+
+const char *model_activations_name(enum activations activations,
+                                   const uint64_t bytes_by_dtype[DTYPE_COUNT]) {
+    if (activations != ACTIVATIONS_INT8) return activations_name(activations);
+    for (int d = 0; d < DTYPE_COUNT; d++)
+        if (bytes_by_dtype[d] && dtype_block((enum dtype)d) > 1)
+            return activations_name(activations);
+    return activations_name(ACTIVATIONS_F32);
 }
 
 /* Everything but the weights themselves; what can be refused is refused here. */
@@ -289,8 +312,6 @@ static int prepare(struct model *m, const struct model_options *options, struct 
     if (!rc) rc = weights_plan(ck, config, plan, err);
     if (!rc) rc = set_text_side(m, ck, config, err);
     if (!rc) m->shape = config->shape;
-    if (!rc) rc = model_parse_activations(options->activations, &m->shape.int8_activations, err);
-    if (!rc) rc = set_fingerprint(m, ck, options, err);
     return rc;
 }
 
@@ -324,6 +345,10 @@ int model_load_on(const struct model_options *options, const struct kernels *ker
     dtypes = calloc(plan.n_items, sizeof *dtypes);
     if (!dtypes) rc = err_set(err, ERR_NOMEM, "%s: no memory", options->path);
     if (!rc) rc = size_stage(&stage, &plan, want, dtypes, by_dtype, err);
+    if (!rc)
+        rc = model_choose_activations(options->activations, kernels, by_dtype,
+                                      &m->shape.activations, err);
+    if (!rc) rc = set_fingerprint(m, stage.ck, options, err);
     if (rc) goto done;
     progress_phase(options, LOAD_WEIGHTS);
     uint32_t n_threads = options->n_threads ? options->n_threads : cpu_count();

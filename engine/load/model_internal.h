@@ -9,8 +9,14 @@
 int model_load_on(const struct model_options *options, const struct kernels *kernels,
                   struct model **out, struct err *err);
 
-/* What model_options.activations says of 8- and 4-bit weights. */
-int model_parse_activations(const char *name, bool *int8, struct err *err);
+/* model_options.activations by name, for matrices that take so many bytes in each type. "auto" (or
+ * NULL): f32, but bf16 in a table that has it where some matrix is not f32. */
+int model_choose_activations(const char *name, const struct kernels *kernels,
+                             const uint64_t bytes_by_dtype[DTYPE_COUNT], enum activations *out,
+                             struct err *err);
+/* What they are called to users: int8 concerns 8- and 4-bit matrices alone. */
+const char *model_activations_name(enum activations activations,
+                                   const uint64_t bytes_by_dtype[DTYPE_COUNT]);
 /* Give the configuration the window that the options ask for. */
 int model_set_window(struct config *config, const struct model_options *options, struct err *err);
 

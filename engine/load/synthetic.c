@@ -241,6 +241,8 @@ static int parse_dtype(const char *name, enum dtype *out, struct err *err) {
 
 static void set_info(struct model *m, const struct config *config, const char *spec,
                      const struct weight_plan *plan, enum dtype dtype) {
+    uint64_t matrix_bytes[DTYPE_COUNT] = {0};
+    matrix_bytes[dtype] = 1;
     m->weight_dtype = dtype;
     m->info = (struct model_info){
         .name = m->name,
@@ -248,7 +250,7 @@ static void set_info(struct model *m, const struct config *config, const char *s
         .architecture = backbone_name(config->backbone),
         .weight_dtype = dtype_name(dtype),
         .kernel_table = m->kernels->name,
-        .activations = m->shape.int8_activations && dtype_block(dtype) > 1 ? "int8" : "f32",
+        .activations = model_activations_name(m->shape.activations, matrix_bytes),
         .vocab_size = m->shape.vocab_size,
         .context_length = m->shape.max_position,
         .block_size = m->shape.block_size,
@@ -285,7 +287,10 @@ int synthetic_load(const struct model_options *options, const struct kernels *ke
     uint32_t n_threads = options->n_threads ? options->n_threads : cpu_count();
     if (rc == OK) {
         m->shape = config.shape;
-        rc = model_parse_activations(options->activations, &m->shape.int8_activations, err);
+        uint64_t matrix_bytes[DTYPE_COUNT] = {0};
+        matrix_bytes[dtype] = 1;
+        rc = model_choose_activations(options->activations, kernels, matrix_bytes,
+                                      &m->shape.activations, err);
     }
     if (rc == OK) {
         rc = kernels->open(&m->shape, n_threads, &m->device, err);

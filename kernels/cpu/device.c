@@ -39,6 +39,9 @@ static int check_shape(const struct model_shape *s, struct err *err) {
     if (s->n_msar_streams && (s->msar_branches < 1 || s->msar_branches > 2 * s->n_layers))
         return err_set(err, ERR_INVALID, "model: MSAR blocks of %u branches, expected 1 .. %u",
                        s->msar_branches, 2 * s->n_layers);
+    if (s->activations != ACTIVATIONS_F32 && s->activations != ACTIVATIONS_INT8)
+        return err_set(err, ERR_INVALID, "model: activations %s, the CPU tables have f32 and int8",
+                       activations_name(s->activations));
     for (uint32_t r = 0; r < s->n_msar_streams; r++)
         if (s->msar_kernels[r] < 1 || s->msar_kernels[r] > (r ? MSAR_KERNEL_MAX : 1))
             return err_set(err, ERR_INVALID, "model: MSAR kernel %u is %u, expected 1 .. %d", r,
@@ -153,7 +156,7 @@ static size_t cut_workspace(struct device *dev, const struct device_limits *l, c
     dev->o = carve(&c, rows, dev->ld_q * f);
     dev->gate = carve(&c, rows, dev->ld_ff * f);
     dev->sums = carve(&c, u_rows, dev->ld_sums * f);
-    size_t q_rows = dev->shape.int8_activations ? u_rows : 0;
+    size_t q_rows = dev->shape.activations == ACTIVATIONS_INT8 ? u_rows : 0;
     dev->quantised = carve(&c, q_rows, dev->ld_sums * GROUP);
     dev->scales = carve(&c, q_rows, dev->ld_sums * f);
     dev->qsums = carve(&c, q_rows, dev->ld_sums * sizeof *dev->qsums);

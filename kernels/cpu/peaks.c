@@ -105,22 +105,13 @@ static size_t buffer_bytes(void) {
     return align_up(bytes, TASK_BYTES);
 }
 
-static const struct peaks_ops *choose(const char *table) {
-#if defined(__x86_64__)
-    if (strcmp(table, "avx512") == 0 && kernels_avx512()) return &peaks_ops_avx512;
-    if (strcmp(table, "ref") != 0 && kernels_avx2()) return &peaks_ops_avx2;
-#endif
-    (void)table;
-    return &peaks_ops_plain;
-}
-
-int kernels_peaks(const char *table, uint32_t n_threads, double *bytes_per_s, double *flops_per_s,
-                  struct err *err) {
+static int peaks(const struct peaks_ops *ops, uint32_t n_threads, double *bytes_per_s,
+                 double *flops_per_s, struct err *err) {
     struct pool *pool;
     int rc = pool_create(n_threads, &pool, err);
     if (rc) return rc;
     struct memory memory = {0};
-    struct job job = {.ops = choose(table)};
+    struct job job = {.ops = ops};
     size_t bytes = buffer_bytes();
     job.buffer = memory_take(&memory, bytes);
     if (job.buffer) {
@@ -137,3 +128,23 @@ int kernels_peaks(const char *table, uint32_t n_threads, double *bytes_per_s, do
     pool_destroy(pool);
     return rc;
 }
+
+int cpu_peaks_plain(enum activations activations, uint32_t n_threads, double *bytes_per_s,
+                    double *flops_per_s, struct err *err) {
+    (void)activations;
+    return peaks(&peaks_ops_plain, n_threads, bytes_per_s, flops_per_s, err);
+}
+
+#if defined(__x86_64__)
+int cpu_peaks_avx2(enum activations activations, uint32_t n_threads, double *bytes_per_s,
+                   double *flops_per_s, struct err *err) {
+    (void)activations;
+    return peaks(&peaks_ops_avx2, n_threads, bytes_per_s, flops_per_s, err);
+}
+
+int cpu_peaks_avx512(enum activations activations, uint32_t n_threads, double *bytes_per_s,
+                     double *flops_per_s, struct err *err) {
+    (void)activations;
+    return peaks(&peaks_ops_avx512, n_threads, bytes_per_s, flops_per_s, err);
+}
+#endif

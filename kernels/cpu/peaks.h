@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/kernels.h"
+
 struct peaks_ops {
     /* Read n bytes (a multiple of 256, aligned to 64) and return something made of all of them, so
      * that no read can be left out. */
@@ -16,6 +18,13 @@ struct peaks_ops {
 };
 
 extern const struct peaks_ops peaks_ops_plain;
+/* struct kernels, `peaks`. */
+int cpu_peaks_plain(enum activations activations, uint32_t n_threads, double *bytes_per_s,
+                    double *flops_per_s, struct err *err);
+int cpu_peaks_avx2(enum activations activations, uint32_t n_threads, double *bytes_per_s,
+                   double *flops_per_s, struct err *err);
+int cpu_peaks_avx512(enum activations activations, uint32_t n_threads, double *bytes_per_s,
+                     double *flops_per_s, struct err *err);
 #if defined(__x86_64__)
 extern const struct peaks_ops peaks_ops_avx2, peaks_ops_avx512;
 #endif

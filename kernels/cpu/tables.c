@@ -5,11 +5,13 @@
 #endif
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/peaks.h"
 
-#define CPU_TABLE(NAME, OPEN)                                                                      \
+#define CPU_TABLE(NAME, OPEN, PEAKS)                                                               \
     {                                                                                              \
-        .name = (NAME), .open = (OPEN), .close = cpu_close, .load = cpu_load,                      \
-        .page_bytes = cpu_page_bytes, .workspace_bytes = cpu_workspace_bytes,                      \
+        .name = (NAME), .open = (OPEN), .peaks = (PEAKS),                                          \
+        .activations = 1 << ACTIVATIONS_F32 | 1 << ACTIVATIONS_INT8, .close = cpu_close,           \
+        .load = cpu_load, .page_bytes = cpu_page_bytes, .workspace_bytes = cpu_workspace_bytes,    \
         .reserve = cpu_reserve, .slot_set = cpu_slot_set, .pages_clear = cpu_pages_clear,          \
         .page_copy = cpu_page_copy, .snapshot_bytes = cpu_snapshot_bytes,                          \
         .state_save = cpu_state_save, .state_load = cpu_state_load, .state_copy = cpu_state_copy,  \
@@ -25,7 +27,7 @@ static int open_ref(const struct model_shape *shape, uint32_t n_threads, struct 
 }
 
 const struct kernels *kernels_ref(void) {
-    static const struct kernels table = CPU_TABLE("ref", open_ref);
+    static const struct kernels table = CPU_TABLE("ref", open_ref, cpu_peaks_plain);
     return &table;
 }
 
@@ -43,7 +45,7 @@ static bool has_f16c(void) {
 }
 
 const struct kernels *kernels_avx2(void) {
-    static const struct kernels table = CPU_TABLE("avx2", open_avx2);
+    static const struct kernels table = CPU_TABLE("avx2", open_avx2, cpu_peaks_avx2);
     __builtin_cpu_init();
     bool supported = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     return supported ? &table : NULL;
@@ -56,7 +58,7 @@ static int open_avx512(const struct model_shape *shape, uint32_t n_threads, stru
 }
 
 const struct kernels *kernels_avx512(void) {
-    static const struct kernels table = CPU_TABLE("avx512", open_avx512);
+    static const struct kernels table = CPU_TABLE("avx512", open_avx512, cpu_peaks_avx512);
     __builtin_cpu_init();
     bool supported = kernels_avx2() && __builtin_cpu_supports("avx512f") &&
                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

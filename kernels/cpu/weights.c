@@ -116,7 +116,7 @@ int cpu_load(struct device *dev, enum weight which, uint32_t layer, const struct
 
     bool vector = specs[which].rows == SIZE_ONE;
     struct matrix packed = {.dtype = src->dtype, .rows = src->rows, .cols = src->cols};
-    packed.int8 = dev->shape.int8_activations && dtype_block(src->dtype) > 1;
+    packed.int8 = dev->shape.activations == ACTIVATIONS_INT8 && dtype_block(src->dtype) > 1;
     size_t bytes =
         vector ? align_up(src->cols, GROUP) * sizeof(float) : dev->ops->matrix_bytes(&packed);
     packed.data = memory_take(&dev->memory, bytes);

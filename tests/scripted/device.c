@@ -523,9 +523,20 @@ static int scripted_end(struct device *dev, struct outcome *out) {
     return OK;
 }
 
+static const char *scripted_fault(const struct device *dev) {
+    (void)dev;
+    return "the script says so";
+}
+
+static int scripted_peaks(enum activations activations, uint32_t n_threads, double *bytes_per_s,
+                          double *flops_per_s, struct err *err) {
+    return kernels_ref()->peaks(activations, n_threads, bytes_per_s, flops_per_s, err);
+}
+
 const struct kernels *kernels_scripted(void) {
     static const struct kernels table = {
         .name = "scripted",
+        .activations = 1 << ACTIVATIONS_F32 | 1 << ACTIVATIONS_INT8,
         .open = scripted_open,
         .close = scripted_close,
         .load = scripted_load,
@@ -550,6 +561,8 @@ const struct kernels *kernels_scripted(void) {
         .accept = scripted_accept,
         .end = scripted_end,
         .read_logits = scripted_read_logits,
+        .fault = scripted_fault,
+        .peaks = scripted_peaks,
     };
     return &table;
 }

@@ -653,10 +653,10 @@ static void window_gives_a_plain_model_two_streams(void **state) {
     model_destroy(m);
     m = load(&(struct model_options){.path = path});
     assert_true(model_info(m)->fingerprint == model_info(plain)->fingerprint);
-    assert_false(device_of(m)->shape.int8_activations);
+    assert_int_equal(device_of(m)->shape.activations, ACTIVATIONS_F32);
     model_destroy(m);
     m = load(&(struct model_options){.path = path, .activations = "int8"});
-    assert_true(device_of(m)->shape.int8_activations);
+    assert_int_equal(device_of(m)->shape.activations, ACTIVATIONS_INT8);
     assert_string_equal(model_info(m)->activations, "f32"); /* no weights that it concerns */
     assert_true(model_info(m)->fingerprint != model_info(plain)->fingerprint);
     model_destroy(m);
@@ -664,7 +664,7 @@ static void window_gives_a_plain_model_two_streams(void **state) {
     assert_string_equal(model_info(m)->activations, "int8");
     model_destroy(m);
     m = load(&(struct model_options){.path = path, .dtype = "q8_0", .activations = "auto"});
-    assert_false(device_of(m)->shape.int8_activations);
+    assert_int_equal(device_of(m)->shape.activations, ACTIVATIONS_F32);
     assert_string_equal(model_info(m)->activations, "f32");
     model_destroy(m);
     m = load(&(struct model_options){.path = path, .dtype = "bf16"});

@@ -58,7 +58,7 @@ static inline struct model_shape tiny_shape(const struct tiny_options *o, const 
                                 .block_size = o->block_size,
                                 .mask_token = 3,
                                 .max_position = o->positions ? o->positions : TINY_POSITIONS,
-                                .int8_activations = o->int8,
+                                .activations = o->int8 ? ACTIVATIONS_INT8 : ACTIVATIONS_F32,
                                 .rope_freq = freq,
                                 .rope_scale = 1};
 }
