@@ -353,13 +353,19 @@ static __global__ void __launch_bounds__(THREADS) stream(product p) {
 
 /* ---- many rows -------------------------------------------------------------------------------- */
 
+/* What a block's shared memory holds, in bytes: totals and stages; at the end the sums, in their place. */
 template <bool Q8, int BM, int BN, int STAGES> struct tiling {
-    static const int MT = BM / 32, NT = BN / 16; /* mma tiles of a warp */
-    static const int W_ROW = Q8 ? CHUNK : ROW_BYTES, W_BYTES = BM * W_ROW;
-    static const int STAGE = W_BYTES + BN * ROW_BYTES;
-    static const int TOTALS = BM * BN * (int)sizeof(float);
-    static const int SUMS = BN * (BM + ROW_PAD) * (int)sizeof(float); /* in the place of all else */
-    static const int SHARED = TOTALS + STAGES * STAGE > SUMS ? TOTALS + STAGES *STAGE : SUMS;
+    enum {
+        MT = BM / 32, /* mma tiles of a warp */
+        NT = BN / 16,
+        W_ROW = Q8 ? (int)CHUNK : (int)ROW_BYTES,
+        W_BYTES = BM * W_ROW,
+        STAGE = W_BYTES + BN * ROW_BYTES,
+        TOTALS = BM * BN * 4,
+        SUMS = BN * (BM + ROW_PAD) * 4,
+        SHARED = TOTALS + STAGES * STAGE,
+    };
+    static_assert((int)SUMS <= (int)SHARED, "the sums fit");
 };
 
 /* Ask for a chunk of the block's rows of w and x. */
