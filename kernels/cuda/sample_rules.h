@@ -10,7 +10,7 @@
  *
  * Where that front part ends: most rows keep few tokens. The want-th largest of the threads' own maxima
  * bounds the want-th largest of all from below, so one pass gathers some hundred candidates into shared
- * memory (and sums the weights of all), where they are ranked and cut. A row that keeps more than the list
+ * memory (and sums the weights of all), where they are sorted and cut. A row that keeps more than the list
  * holds, or a nucleus that reaches beyond it, is searched digit by digit over the row itself.
  *
  *   bytes   4 vocab a pass, the first from memory, the others mostly from L2: max, gather, and
@@ -30,15 +30,14 @@ enum {
     SAMPLE_THREADS = 512, /* of a block at most */
     IN_FLIGHT = 4,        /* 16-byte loads that a thread has under way, */
     IN_HAND = 2,          /* and where it has more to do with each */
-    LIST = 1024,          /* candidates that a block ranks */
+    LIST = 1024,          /* candidates that a block sorts */
     DIGIT_BITS = 3,       /* of a key, that a pass of the search settles */
     DIGITS = 1 << DIGIT_BITS,
 };
 #define KEY_NONE 0x007FFFFFu /* of -inf */
-#define KEY_BEST 0x80000000u /* of 0, the best score */
-#define SEEN_PROMPT \
-    0x80000000u         /* a count of `seen`: the prompt has it; below: times in the output */
-#define NOISE_MAX 23.0f /* gumbel_noise stays below */
+/* A word of `seen`: whether the prompt has the token; the other bits: times in the output. */
+#define SEEN_PROMPT 0x80000000u
+#define NOISE_MAX   23.0f /* gumbel_noise stays below */
 
 typedef unsigned long long wide; /* what atomics and shuffles call 64 bits */
 
