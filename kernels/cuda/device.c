@@ -203,6 +203,7 @@ static void cut_msar(struct device *dev, struct cut *c) {
     m->views = cut(c, n_views * l->max_rows, dev->ld_model * f);
     m->inverse = cut(c, n_views * l->max_rows, f);
     m->z = cut(c, streams * l->max_rows, dev->ld_model * f);
+    m->gates = cut(c, streams * l->max_rows, (streams + 1) * f);
     m->rings = cut(c, (size_t)l->n_slots * m->ring_len, position);
     m->snapshots = cut(c, (size_t)l->n_snapshots * m->history, position);
 }
