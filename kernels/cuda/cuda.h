@@ -198,6 +198,7 @@ struct gpu_msar {
     float *views;     /* [n_sources][R][max_rows][ld_model] */
     float *inverse;   /* [n_sources][R][max_rows]: 1 / sqrt(mean(view^2) + eps) */
     float *z;         /* [max_rows][R][ld_model] */
+    float *gates;     /* [max_rows][R][R + 1]: what stream r adds to each gate, then its squares */
     float *rings;     /* [n_slots][ring_len][n_pushes][ld_model], place = position mod ring_len */
     float *snapshots; /* [n_snapshots][history][n_pushes][ld_model] */
 };
@@ -319,7 +320,8 @@ bool gpu_attend_fits(const struct device *dev);
 /* msar.cu: as kernels/cpu/msar.c says, float32. */
 cudaError_t gpu_msar_push(const struct device *dev, uint32_t push, cudaStream_t stream);
 cudaError_t gpu_msar_read(const struct device *dev, uint32_t branch, cudaStream_t stream);
-/* Base rows of the forward enter the rings: part of gpu_msar_push, after its reads. State: */
+/* Base rows enter the rings in gpu_msar_read, which follows each push and has the vectors at hand; so do
+ * the norms of what was pushed. State: positions pos - n .. pos - 1 to a snapshot, or from it. */
 cudaError_t gpu_msar_save(const struct device *dev, uint32_t slot, uint32_t pos, uint32_t n,
                           uint32_t snapshot, bool load, cudaStream_t stream);
 cudaError_t gpu_msar_copy(const struct device *dev, uint32_t from_slot, uint32_t to_slot,
