@@ -68,6 +68,7 @@ static inline struct model_shape tiny_shape(const struct tiny_options *o, const 
                                 .mask_token = 3,
                                 .max_position = o->positions ? o->positions : TINY_POSITIONS,
                                 .activations = o->activations,
+                                .deterministic = true,
                                 .rope_freq = freq,
                                 .rope_scale = 1};
 }
