@@ -301,9 +301,12 @@ struct gemm_call {
     const uint32_t *n_tail_rows; /* ... only of so many rows (device; NULL: of all) */
 };
 cudaError_t gpu_gemm(const struct device *dev, const struct gemm_call *call, cudaStream_t stream);
-/* What a library product of gate_up leaves: y = silu(gate) * up from wide [rows][w->rows]. */
+/* What a library product of gate_up leaves: rows row0 .. of y = silu(gate) * up, bias added, from wide
+ * [n_rows][w->rows]. */
 cudaError_t gpu_silu(const struct device *dev, const struct gemm_call *call, const float *wide,
                      uint32_t row0, uint32_t n_rows, cudaStream_t stream);
+/* What a library product leaves out: y += bias where the product writes y, of n_rows rows at most. */
+cudaError_t gpu_bias(const struct gemm_call *call, uint32_t n_rows, cudaStream_t stream);
 
 /* attend.cu: o = attention of q over the pages, for all items, then the merges. */
 cudaError_t gpu_attend(const struct device *dev, uint32_t layer, cudaStream_t stream);

@@ -33,6 +33,10 @@ struct gpusim_counts gpusim_counts(void);
 /* Walk all allocations: ends the process when a red zone was written to. */
 void gpusim_check(void);
 
+/* Call number `nth` from now (1: the next) of the runtime's function `call`, or of "launch",
+ * returns `error` (a cudaError) and does nothing else. NULL: none does. */
+void gpusim_fail_call(const char *call, unsigned nth, int error);
+
 /* A failed check prints one line (`gpusim: kernel k, block (0,0,0), thread (1,0,0): ...: file:line`),
  * calls the hook if there is one, and ends the process with this status. */
 #define GPUSIM_EXIT_STATUS 86
