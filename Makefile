@@ -170,8 +170,19 @@ $(B)/geryon-gpusim: $(call obj,$(CORE) $(LOADER) $(SERVER)) $(CUDA_SIM) $(GPUSIM
 	@echo "  LINK $@"
 	$(Q)$(SIMLINK)
 
+# C tests that know the CUDA table (they ask tables_are_cuda) once more, with it in place of absent.c.
+SIM_TESTS := $(patsubst %.c,$(B)/tests/sim/%,$(notdir $(shell grep -l tables_are_cuda $(UNIT))))
+$(B)/tests/sim/%.o: EXTRA := -DGERYON_GPUSIM -Itests/gpusim/include
+SIM_DEPS = $(B)/tests/sim/cuda_peek.o $(call obj,$(LOADER)) $(CUDA_SIM) $(TESTLIB) $(GPUSIM_LIB) tests/gpusim/gpusim.ld
+$(B)/tests/sim/test_%: $(B)/tests/unit/test_%.o $(SIM_DEPS)
+	@echo "  LINK $@"
+	$(Q)$(SIMLINK) -lcmocka
+$(B)/tests/sim/prop_%: $(B)/tests/prop/prop_%.o $(B)/tests/prop/watch.o $(SIM_DEPS)
+	@echo "  LINK $@"
+	$(Q)$(SIMLINK) -lcmocka
+
 .PHONY: gpusim
-gpusim: $(patsubst %.cpp,$(B)/%,$(GPUSIM_TESTS) $(GPU_TESTS)) ## build/gpusim/geryon: the product, its CUDA backend on the GPU simulator
+gpusim: $(patsubst %.cpp,$(B)/%,$(GPUSIM_TESTS) $(GPU_TESTS)) $(SIM_TESTS) ## build/gpusim/geryon: the product, its CUDA backend on the GPU simulator
 
 .PHONY: unit fuzz-replay
 unit: $(patsubst %.c,$(B)/%,$(UNIT)) ## build the C tests of CONFIG
