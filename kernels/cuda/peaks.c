@@ -4,7 +4,6 @@
 #include "kernels/cuda/peaks.h"
 
 #include <cublas_v2.h>
-#include <stdio.h>
 
 enum {
     PASSES = 10,
@@ -170,13 +169,4 @@ int gpu_peaks(enum activations activations, uint32_t n_threads, double *bytes_pe
     *bytes_per_s = bytes;
     *flops_per_s = flops;
     return OK;
-}
-
-void gpu_hardware(char *out, size_t cap) {
-    int device = 0;
-    struct cudaDeviceProp prop;
-    if (cudaGetDevice(&device) || cudaGetDeviceProperties(&prop, device))
-        snprintf(out, cap, "unknown device");
-    else
-        snprintf(out, cap, "%s", prop.name);
 }

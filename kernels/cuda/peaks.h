@@ -18,10 +18,9 @@ enum {
     PEAKS_SUMS = 16, /* independent multiply-adds of a thread in a round */
 };
 
-/* struct kernels, `peaks` (n_threads means nothing here) and `hardware`, of the current device. */
+/* struct kernels, `peaks`, of the current device; n_threads means nothing here. */
 int gpu_peaks(enum activations activations, uint32_t n_threads, double *bytes_per_s,
               double *flops_per_s, struct err *err);
-void gpu_hardware(char *out, size_t cap);
 
 /* peaks.cu. Read bytes (a multiple of PEAKS_READ_BYTES * PEAKS_THREADS) once, in n_blocks blocks; *sink
  * may be written. */

@@ -33,16 +33,6 @@ static void a_read_takes_whole_tiles(void **state) {
     check_cuda(cudaFree(sink));
 }
 
-static void the_device_has_a_name(void **state) {
-    (void)state;
-    char name[64] = "", cut[4] = "";
-    gpu_hardware(name, sizeof name);
-    gpu_hardware(cut, sizeof cut);
-    assert_true(strlen(name) > 3);
-    assert_int_equal(strlen(cut), 3);
-    assert_memory_equal(name, cut, 3);
-}
-
 #ifdef GERYON_GPUSIM
 static void what_fails_is_named_and_nothing_is_left(void **state) {
     (void)state;
@@ -67,7 +57,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_figures_are_measured),
         cmocka_unit_test(a_read_takes_whole_tiles),
-        cmocka_unit_test(the_device_has_a_name),
 #ifdef GERYON_GPUSIM
         cmocka_unit_test(what_fails_is_named_and_nothing_is_left),
 #endif
