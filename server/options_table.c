@@ -20,8 +20,8 @@ const struct option options_table[] = {
     {"--model", {0}, COMMAND_BENCH, KIND_TEXT, AT(model), NULL, 0, 0, "PATH",
      "checkpoint directory, or .gguf file; this or --synthetic", 0},
     {"--synthetic", {0}, COMMAND_BENCH, KIND_TEXT, AT(synthetic), NULL, 0, 0, "SPEC",
-     "NAME[,window=N][,drafts=B][,msar] with random weights; NAME is smollm2-135m, qwen3-1.7b, "
-     "qwen3-8b or llama3.1-8b", 0},
+     "NAME[,window=N][,drafts=B][,msar] with random weights; NAME is tiny, smollm2-135m, "
+     "qwen3-1.7b, qwen3-8b or llama3.1-8b", 0},
     {"--backend", {0}, COMPUTES, KIND_CHOICE, AT(backend), "auto", 0, 0, "auto|cpu|cuda",
      "where to compute; auto = cuda where this build has it, a device answers and --cpu-table names "
      "no table, else cpu", 0},

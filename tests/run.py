@@ -24,7 +24,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KINDS = ["lint", "unit", "prop", "gpusim", "gpu", "fuzz", "http", "deploy"]
+KINDS = ["lint", "unit", "prop", "gpusim", "gpu", "sim", "fuzz", "http", "deploy"]
 ASKED_FOR = ["deploy"]  # run only when named by --kind: they need more than a build
 OUTPUT_LINES_SHOWN = 120
 
@@ -64,6 +64,12 @@ def collect(args):
                 binary = ROOT / build / "tests" / kind / source.stem
                 name = f"{source.stem}-{pathlib.Path(build).name}"
                 jobs.append(Job(kind, name, [str(binary)], 300 * args.slow))
+        # C tests that know the CUDA table, linked with it.
+        for source in sorted((ROOT / "tests").glob("*/*.c")):
+            if source.parent.name in ("unit", "prop") and "tables_are_cuda" in source.read_text():
+                binary = ROOT / build / "tests/sim" / source.stem
+                name = f"{source.stem}-{pathlib.Path(build).name}"
+                jobs.append(Job("sim", name, [str(binary)], 300 * args.slow * more))
     for source in sorted((ROOT / "tests/fuzz").glob("fuzz_*.c")):
         binary = ROOT / fuzz_build / "tests/fuzz" / source.stem
         corpus = ROOT / "tests/fuzz/corpus" / source.stem.removeprefix("fuzz_")

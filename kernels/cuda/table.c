@@ -1,6 +1,7 @@
 /* table.c: the CUDA table, and whether this machine has what it wants. */
 #include <stdio.h>
 
+#include "kernels/cuda/peaks.h"
 #include "kernels/cuda/runtime.h"
 
 enum { CAPABILITY_MIN = 80 }; /* bf16 products on tensor cores, asynchronous copies */
@@ -45,6 +46,7 @@ const struct kernels *kernels_cuda(struct err *err) {
         .read_logits = gpu_read_logits,
         .fault = gpu_fault,
         .hardware = hardware,
+        .peaks = gpu_peaks,
     };
     int n_devices = 0;
     struct cudaDeviceProp prop;
