@@ -103,7 +103,7 @@ static int make_rope(struct device *dev, const struct model_shape *shape, struct
     rope_tables(shape, tables, tables + n);
     dev->cosines = gpu_weight_memory(dev, n * sizeof *tables, err);
     if (dev->cosines) dev->sines = gpu_weight_memory(dev, n * sizeof *tables, err);
-    int rc = dev->sines ? OK : ERR_NOMEM;
+    int rc = dev->sines ? OK : err->code;
     if (rc == OK) rc = send(dev, dev->cosines, tables, n, err);
     if (rc == OK) rc = send(dev, dev->sines, tables + n, n, err);
     free(tables);
