@@ -18,10 +18,10 @@ enum {
     /* Of one place between two steps: both cancels of a sequence that has ended, and all three commands
      * of the one that takes its place. One more covers the ring's wrap. */
     COMMANDS_MAX = 5 + 1,
-    LOGITS_BYTES_MAX = 64 << 20, /* of one forward; a planner with less room drafts less */
+    LOGITS_BYTES_MAX = 64 << 20,       /* of one forward; a planner with less room drafts less */
     DEVICE_LOGITS_BYTES_MAX = 1 << 30, /* on a device with memory of its own */
-    FIRST_US_PER_ROW = 500,      /* until prefill has been measured */
-    IDLE_WAIT_MS = 1000,         /* an idle engine still turns, so that a watchdog sees it alive */
+    FIRST_US_PER_ROW = 500,            /* until prefill has been measured */
+    IDLE_WAIT_MS = 1000, /* an idle engine still turns, so that a watchdog sees it alive */
     FULL_WAIT_MS = 1,
 };
 

@@ -20,9 +20,9 @@ struct load_progress {
 };
 
 struct model_options {
-    const char *path;        /* checkpoint directory, .gguf file (scripted binary: script.json) */
-    const char *name;        /* served name; NULL: directory's or file's base name */
-    const char *dtype;       /* "auto", "f32", "bf16", "f16", "q8_0", "q4_0" */
+    const char *path;  /* checkpoint directory, .gguf file (scripted binary: script.json) */
+    const char *name;  /* served name; NULL: directory's or file's base name */
+    const char *dtype; /* "auto", "f32", "bf16", "f16", "q8_0", "q4_0" */
     /* "cpu", "cuda", or "auto" (or NULL): cuda where a device answers and no CPU table was named. */
     const char *backend;
     const char *cpu_table;   /* of the CPU backend: "auto", "ref", "avx2", "avx512"; or NULL */
@@ -203,8 +203,9 @@ struct engine_info {
     uint32_t draft_block; /* rows a drafting sequence gets (at most), 0 = drafts off */
     const char *kv_dtype;
     uint64_t kv_bytes, workspace_bytes;
-    uint64_t device_free_bytes; /* memory of the device that is left at the start; 0: it is the host's */
-    const char *notice; /* what was lowered at start and why, or NULL; for one log line */
+    uint64_t
+        device_free_bytes; /* memory of the device that is left at the start; 0: it is the host's */
+    const char *notice;    /* what was lowered at start and why, or NULL; for one log line */
 };
 
 /* Takes the device of the model; the model must outlive the engine. */

@@ -71,7 +71,8 @@ static void retire_failed(struct engine *engine, struct sequence *seq, int error
 static int fail_all(struct engine *engine, bool *emitted) {
     const struct kernels *kernels = engine->model->kernels;
     const char *fault = kernels->fault ? kernels->fault(engine->model->device) : NULL;
-    snprintf(engine->fault, sizeof engine->fault, "%s", fault ? fault : "the device does not say why");
+    snprintf(engine->fault, sizeof engine->fault, "%s",
+             fault ? fault : "the device does not say why");
     engine->failed = true;
     atomic_store_explicit(&engine->counters.failed, true, memory_order_release);
     for (uint32_t slot = 0; slot < engine->config.max_num_seqs; slot++) {

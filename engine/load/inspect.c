@@ -217,8 +217,8 @@ static int judge_table(FILE *out, const struct checkpoint *ck, const struct mode
     enum activations activations = ACTIVATIONS_F32;
     int rc = model_choose_activations(options->activations, kernels, types, &activations, why);
     if (kernels->hardware) kernels->hardware(hardware, sizeof hardware);
-    fprintf(out, "%-18s %s%s%s\n", "backend", model_backend_name(kernels),
-            hardware[0] ? ", " : "", hardware);
+    fprintf(out, "%-18s %s%s%s\n", "backend", model_backend_name(kernels), hardware[0] ? ", " : "",
+            hardware);
     fprintf(out, "%-18s %s", "kernels", kernels->name);
     if (!rc) fprintf(out, ", %s activations", model_activations_name(activations, types));
     fprintf(out, "%s\n", options->deterministic && kernels->memory_left ? ", deterministic" : "");

@@ -193,10 +193,9 @@ static int make_on_device(struct model *m, const struct weight_plan *plan, enum 
     for (size_t i = 0; rc == OK && i < plan->n_items; i++) {
         const struct weight_item *item = &plan->items[i];
         bool random = is_random(item);
-        rc = m->kernels->load_random(m->device, item->which, item->layer,
-                                     item->matrix ? dtype : DTYPE_F32, key_of(item),
-                                     random ? 0 : constant_of(item), random ? spread_of(item) : 0,
-                                     err);
+        rc = m->kernels->load_random(
+            m->device, item->which, item->layer, item->matrix ? dtype : DTYPE_F32, key_of(item),
+            random ? 0 : constant_of(item), random ? spread_of(item) : 0, err);
     }
     return rc;
 }

@@ -115,6 +115,50 @@ GPU_INLINE void store16(void *p, uint4 v GPU_SITE) {
     *(uint4 *)p = v;
 }
 
+/* 16 or 8 bytes that nothing in the grid writes and this thread block alone reads, once: weights. They
+ * leave the first-level cache to others. */
+GPU_INLINE uint4 load16_once(const void *p GPU_SITE) {
+#ifdef GERYON_GPUSIM
+    gs_check_aligned(p, 16, at);
+    return *(const uint4 *)p;
+#else
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+#endif
+}
+GPU_INLINE uint2 load8_once(const void *p GPU_SITE) {
+#ifdef GERYON_GPUSIM
+    gs_check_aligned(p, 8, at);
+    return *(const uint2 *)p;
+#else
+    uint2 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "l"(p));
+    return v;
+#endif
+}
+
+/* Two signed bytes of a word as bf16, exact: bytes 0 and 1, or 2 and 3. With q in its low byte, 0x43qq
+ * is 128 + (q & 127) once its bit 7 is cleared, and 128 or 256 once bits 0 to 6 are: their difference
+ * is q. */
+template <bool UPPER> GPU_INLINE uint32_t bf16_of_bytes(uint32_t bytes) {
+#ifdef GERYON_GPUSIM
+    const uint32_t pair = UPPER ? bytes >> 16 : bytes;
+    return bf16_pair((float)(int8_t)(pair & 0xFF), (float)(int8_t)(pair >> 8 & 0xFF));
+#else
+    const uint32_t pair = __byte_perm(bytes, 0x43434343, UPPER ? 0x4342 : 0x4140);
+    uint32_t v;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+        : "=r"(v)
+        : "r"(pair & 0xFF80FF80), "r"(0xBF80BF80), "r"(pair & 0xFF7FFF7F));
+    return v;
+#endif
+}
+
 /* ---- sums and maxima -------------------------------------------------------------------------- */
 
 /* Over the 32 lanes, all present; every lane receives the same bits. The order is that of
