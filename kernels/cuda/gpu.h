@@ -41,6 +41,7 @@ typedef __half f16;
     gs_launch(#kernel, grid, block, smem_bytes, stream, kernel, __VA_ARGS__)
 #define GPU_DYN_SHARED(type, name) type *const name = (type *)gs_dyn_shared()
 #define GPU_UNROLL
+#define GPU_NOINLINE   static __attribute__((noinline))
 #define GPU_SITE       , gs_site at = gs_here()
 #define GPU_AT         , at
 #define GPU_BARRIER_AT __syncthreads(at)
@@ -50,7 +51,8 @@ typedef __half f16;
 #define GPU_DYN_SHARED(type, name)                              \
     extern __shared__ __align__(16) unsigned char gpu_shared[]; \
     type *const name = reinterpret_cast<type *>(gpu_shared)
-#define GPU_UNROLL _Pragma("unroll")
+#define GPU_UNROLL   _Pragma("unroll")
+#define GPU_NOINLINE static __device__ __noinline__ /* for code that is seldom run */
 #define GPU_SITE
 #define GPU_AT
 #define GPU_BARRIER_AT __syncthreads()
