@@ -82,28 +82,30 @@ def test_greedy_texts_and_cycles(name):
         assert result["finish_reason"] == "length"
         emitted = 1
         for got, expected in zip(result.get("cycles", ()), data.get("cycles", [[]] * 7)[i]):
-            n = len(got["drafted"])  # the token limit shortens the last
-            assert got["drafted"] == expected["draft"][:n] and n == min(len(expected["draft"]), count - emitted - 1)
-            assert got["accepted"] == min(expected["accepted"], n)
+            assert got["drafted"] == expected["draft"][:len(got["drafted"])]
+            assert got["accepted"] == min(expected["accepted"], count - emitted - 1)  # the token limit cuts the last
             emitted += got["accepted"] + 1
         assert ("cycles" in data) <= (count - emitted in (0, 1)), f"prompt {i}: {emitted} tokens in cycles"
 
 
-# Of the spread of a checkpoint's logits: root mean square, and at most. Rows and weights rounded to
-# bf16 (2^-9 of each number), KV in bf16 or 8 bits.
-FORMATS = [("bf16", "auto", "auto", 0.03, 0.25), ("q8_0", "auto", "auto", 0.03, 0.25),
-           ("bf16", "q8_0", "bf16", 0.04, 0.3), ("q8_0", "bf16", "f32", 0.03, 0.25)]
+# What rounding costs of the spread of a checkpoint's logits (root mean square): `near` beside the CPU with
+# the same weights and KV, its rows in float32, since bf16 moves each number of a row by up to 2^-9 before a product, and
+# KV that differs in its last bit is rounded to its neighbour; `golden` beside the exact weights.
+FORMATS = [("bf16", "auto", "auto", 0.03, 0.05), ("q8_0", "auto", "auto", 0.03, 0.2),
+           ("bf16", "q8_0", "bf16", 0.04, 0.06), ("q8_0", "bf16", "f32", 0.01, 0.2)]
 
 
 @MODELS
-@pytest.mark.parametrize("dtype, kv, activations, near, most", FORMATS)
-def test_other_formats(name, dtype, kv, activations, near, most):
-    tensors = read_safetensors(GOLDEN / name / "golden.safetensors")
-    prompt, expected = golden(name)["prompts"][5], tensors["all.5"]
-    ask = lambda *how: logits(name, prompt, "--dtype", dtype, "--kv-dtype", kv, "--activations", activations,
-                              "--positions", "all", "--deterministic", *how)
+@pytest.mark.parametrize("dtype, kv, activations, near, far", FORMATS)
+def test_other_formats(name, dtype, kv, activations, near, far):
+    prompt, expected = golden(name)["prompts"][5], read_safetensors(GOLDEN / name / "golden.safetensors")["all.5"]
+    formats = ("--dtype", dtype, "--kv-dtype", kv, "--positions", "all")
+    ask = lambda *how: logits(name, prompt, *formats, "--activations", activations, "--deterministic", *how)
     whole = ask()
-    error = numpy.abs(rows(whole, 0) - expected) / expected.std()
-    assert 1e-4 < numpy.sqrt((error**2).mean()) < near and error.max() < most
+    cpu = run_cli("logits", "--model", GOLDEN / name, "--backend", "cpu", "--activations", "f32", *formats, "--tokens",
+                  ",".join(map(str, prompt))).stdout
+    error = lambda other: numpy.sqrt(((rows(whole, 0) - other)**2).mean()) / expected.std()
+    assert 1e-6 < error(rows(cpu, 0)) < near
+    assert 1e-4 < error(expected) < far
     assert ask("--chunk", 7) == whole
     assert SLOW > 1 or ask("--decode") == whole
