@@ -81,7 +81,8 @@ def collect(args):
     kept = [j for j in kept if j.name not in args.skip]
     if args.word:
         kept = [j for j in kept if any(w in j.label for w in args.word)]
-    first = ["http/test_smollm2", "http/test_golden_http", "http/test_golden_cli"]
+    first = ["http/test_smollm2", "http/test_golden_http", "http/test_golden_cli", "http/test_cuda_golden",
+             "http/test_cuda"]
     return sorted(kept, key=lambda j: (first + [j.label]).index(j.label))
 
 
@@ -92,6 +93,7 @@ def environment(args, job, scratch):
         "TMPDIR": str(scratch),
         "GERYON_BIN": str(ROOT / args.build / "geryon"),
         "GERYON_SCRIPTED_BIN": str(ROOT / args.build / "geryon-scripted"),
+        "GERYON_CUDA_BIN": str(ROOT / args.build / "geryon-gpusim"),
         # handle_segv=2: a test that catches SIGSEGV itself would hide what ASan has to say.
         "ASAN_OPTIONS": "handle_segv=2:detect_stack_use_after_return=1:allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",

@@ -44,7 +44,7 @@ extern "C" cudaError_t gpu_unpack(const struct device *dev, const struct inbox *
         {(uint4 *)b->counts, (uint4 *)b->rows, (uint4 *)b->segments, (uint4 *)b->order,
          (uint4 *)b->tiles, (uint4 *)b->items, (uint4 *)b->merges, (uint4 *)b->logit_rows,
          (uint4 *)b->logit_segments, (uint4 *)b->pages, (uint4 *)b->tokens}};
-    const unsigned n_blocks = dev->n_sms < UNPACK_BLOCKS ? dev->n_sms : UNPACK_BLOCKS;
+    const unsigned most = UNPACK_BLOCKS, n_blocks = dev->n_sms < most ? dev->n_sms : most;
     return GPU_LAUNCH(unpack, n_blocks, UNPACK_THREADS, 0, stream, (const uint4 *)packed, targets,
                       dev->slots);
 }

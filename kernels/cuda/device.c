@@ -103,7 +103,7 @@ static int make_rope(struct device *dev, const struct model_shape *shape, struct
     rope_tables(shape, tables, tables + n);
     dev->cosines = gpu_weight_memory(dev, n * sizeof *tables, err);
     if (dev->cosines) dev->sines = gpu_weight_memory(dev, n * sizeof *tables, err);
-    int rc = dev->sines ? OK : ERR_NOMEM;
+    int rc = dev->sines ? OK : err->code;
     if (rc == OK) rc = send(dev, dev->cosines, tables, n, err);
     if (rc == OK) rc = send(dev, dev->sines, tables + n, n, err);
     free(tables);
@@ -203,6 +203,7 @@ static void cut_msar(struct device *dev, struct cut *c) {
     m->views = cut(c, n_views * l->max_rows, dev->ld_model * f);
     m->inverse = cut(c, n_views * l->max_rows, f);
     m->z = cut(c, streams * l->max_rows, dev->ld_model * f);
+    m->gates = cut(c, streams * l->max_rows, (streams + 1) * f);
     m->rings = cut(c, (size_t)l->n_slots * m->ring_len, position);
     m->snapshots = cut(c, (size_t)l->n_snapshots * m->history, position);
 }

@@ -103,6 +103,22 @@ GPU_INLINE uint32_t f16_pair(float lo, float hi) {
            (uint32_t)__half_as_ushort(from_f32<f16>(hi)) << 16;
 }
 
+/* Four signed bytes as bf16, exactly: out[0] holds bytes 0 and 2, out[1] bytes 1 and 3. With the low
+ * seven bits l and the sign s of a byte, it is (128 + l) - (128 + 128 s), and bf16 patterns of both
+ * terms are 0x4300 with those bits in place. */
+GPU_INLINE void bf16_of_bytes(uint32_t out[2], uint32_t bytes) {
+    GPU_UNROLL
+    for (int i = 0; i < 2; i++, bytes >>= 8) {
+#ifdef GERYON_GPUSIM
+        out[i] = bf16_pair((float)(int8_t)bytes, (float)(int8_t)(bytes >> 16));
+#else
+        const uint32_t low = (bytes & 0x007F007Fu) | 0x43004300u;
+        const uint32_t sign = (bytes & 0x00800080u) | 0xC300C300u; /* -(128 + 128 s) */
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out[i]) : "r"(low), "r"(0x3F803F80u), "r"(sign));
+#endif
+    }
+}
+
 /* 16 bytes at once; the address is a multiple of 16. */
 GPU_INLINE uint4 load16(const void *p GPU_SITE) {
 #ifdef GERYON_GPUSIM
@@ -158,6 +174,18 @@ template <bool UPPER> GPU_INLINE uint32_t bf16_of_bytes(uint32_t bytes) {
         : "=r"(v)
         : "r"(pair & 0xFF80FF80), "r"(0xBF80BF80), "r"(pair & 0xFF7FFF7F));
     return v;
+#endif
+}
+
+/* 2^v to about 2 units in the last place; 2^0 is 1, 2^-inf is 0, and so is what is denormal. */
+GPU_INLINE float exp2_approx(float v) {
+#ifdef GERYON_GPUSIM
+    const float e = exp2f(v);
+    return e < 0x1p-126f ? 0.0f : e;
+#else
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(v));
+    return e;
 #endif
 }
 

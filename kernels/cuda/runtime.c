@@ -20,6 +20,7 @@ int gpu_check(struct device *dev, cudaError_t error, const char *where) {
         snprintf(rt->fault, sizeof rt->fault, "cuda: %s: %s: %s", where, cudaGetErrorName(error),
                  cudaGetErrorString(error));
     rt->failed = true;
+    cudaGetLastError(); /* it is noted: a launch on another device shall not report it again */
     return ERR_DEVICE;
 }
 

@@ -10,16 +10,11 @@
  * powers of two: blocks beyond the counts, which they read from device memory, return at once. */
 #include <string.h>
 
+#include "kernels/cuda/msar.h"
 #include "kernels/cuda/products.h"
 #include "kernels/cuda/runtime.h"
 
 /* ---- what one stage queues -------------------------------------------------------------------- */
-
-/* MSAR: view 0 of a source, for all rows. */
-static float *source_of(const struct device *dev, uint32_t source) {
-    size_t view = (size_t)dev->limits.max_rows * dev->ld_model;
-    return dev->msar.views + (size_t)source * dev->shape.n_msar_streams * view;
-}
 
 static cudaError_t product(const struct device *dev, const struct gemm_call *call, uint32_t n_rows,
                            uint32_t n_tail_rows) {
@@ -99,7 +94,7 @@ static cudaError_t queue_stage(struct device *dev, const struct stage *stage) {
     case STAGE_UNPACK:
         return gpu_unpack(dev, dev->runtime->inbox, stream);
     case STAGE_EMBED:
-        dev->residual = dev->shape.n_msar_streams ? source_of(dev, 0) : dev->x;
+        dev->residual = dev->shape.n_msar_streams ? gpu_msar_view(dev, 0, 0) : dev->x;
         return gpu_embed(dev, dev->residual, stream);
     case STAGE_QKV:
         return queue_qkv(dev, stage->index);
@@ -113,7 +108,7 @@ static cudaError_t queue_stage(struct device *dev, const struct stage *stage) {
         return gpu_msar_push(dev, stage->index, stream);
     case STAGE_MSAR_READ:
         if (stage->index < dev->msar.n_pushes)
-            dev->residual = source_of(dev, stage->index / dev->shape.msar_branches + 1);
+            dev->residual = gpu_msar_residual(dev, stage->index);
         else if (dev->grid.logit_rows == 0) /* the readout is for rows with logits */
             return cudaSuccess;
         return gpu_msar_read(dev, stage->index, stream);

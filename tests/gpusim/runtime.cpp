@@ -223,13 +223,13 @@ extern "C" cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
 }
 extern "C" cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
     LOCKED;
-    MAY_FAIL;
     CUstream_st *s = stream_of(stream);
     capture *c = s->capturing;
     *out = NULL;
     if (!c) return result(cudaErrorIllegalState);
     if (c->origin != s) return spoil(c, cudaErrorStreamCaptureUnmatched);
     cudaError_t error = c->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+    if (fails_now(__func__)) error = planned.error; /* and the capture ends */
     for (CUstream_st *other : c->joined) {
         for (size_t i : other->nodes)
             if (!error && !reaches(*c->nodes, s->nodes, i)) error = cudaErrorStreamCaptureUnjoined;

@@ -315,6 +315,7 @@ static struct model *load(const struct scenario *sc, const struct kernels *kerne
     struct model_options options = {.path = golden_path(sc->checkpoint),
                                     .dtype = sc->dtype,
                                     .activations = sc->activations,
+                                    .deterministic = tables_are_cuda(),
                                     .n_threads = n_threads};
     struct model *model = NULL;
     struct err err;
