@@ -179,7 +179,7 @@ $(CUDA_SIM): $(call obj,$(CUDA_HOST)) $(call gpusim_obj,$(CUDA_KERNELS))
 GPU_TESTS := $(wildcard tests/gpu/test_*.cpp)
 SIMLINK = $(CXX) $(CFLAGS_$(CONFIG)) -rdynamic -o $@ $(filter %.o,$^) $(filter-out $(GPUSIM_LIB),$(filter %.a,$^)) \
           $(GPUSIM_LIB) -Wl,-T,tests/gpusim/gpusim.ld $(LDLIBS)
-.SECONDARY: $(call gpusim_obj,$(CUDA_KERNELS) $(GPU_TESTS))
+.SECONDARY: $(call gpusim_obj,$(CUDA_KERNELS) $(GPU_TESTS)) $(B)/tests/sim/cuda_peek.o
 $(B)/tests/gpu/test_%: $(B)/tests/gpu/test_%.cpp.o $(call obj,$(KERNELS) tests/harness.c) $(CUDA_SIM) $(GPUSIM_LIB) tests/gpusim/gpusim.ld
 	@echo "  LINK $@"
 	$(Q)$(SIMLINK) -lcmocka

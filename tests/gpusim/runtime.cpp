@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <vector>
@@ -79,6 +80,14 @@ extern "C" void gpusim_fail_call(const char *call, unsigned nth, int error) {
     planned.call = call;
     planned.left = nth;
     planned.error = (cudaError_t)error;
+}
+__attribute__((constructor)) static void plan_from_environment() {
+    static char call[64];
+    unsigned nth;
+    int error;
+    const char *text = getenv("GPUSIM_FAIL");
+    if (text && sscanf(text, "%63[^:]:%u:%d", call, &nth, &error) == 3)
+        gpusim_fail_call(call, nth, error);
 }
 
 static cudaError_t result(cudaError_t error) {

@@ -105,7 +105,7 @@ def test_other_formats(name, dtype, kv, activations, near, far):
     cpu = run_cli("logits", "--model", GOLDEN / name, "--backend", "cpu", "--activations", "f32", *formats, "--tokens",
                   ",".join(map(str, prompt))).stdout
     error = lambda other: numpy.sqrt(((rows(whole, 0) - other)**2).mean()) / expected.std()
-    assert 1e-6 < error(rows(cpu, 0)) < near
+    assert 1e-8 < error(rows(cpu, 0)) < near
     assert 1e-4 < error(expected) < far
     assert ask("--chunk", 7) == whole
     assert SLOW > 1 or ask("--decode") == whole

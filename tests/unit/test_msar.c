@@ -411,7 +411,7 @@ static struct model_shape random_shape(struct rng *rng, uint32_t kind) {
 
 static void stages_match_a_plain_reference(void **state) {
     (void)state;
-    if (tables_are_cuda()) skip(); /* x is out of reach between its stages */
+    if (tables_are_cuda()) skip(); /* tests/gpu/test_msar */
     uint64_t seed = test_seed();
     for (uint32_t kind = 0; kind < 16 * n_tables; kind++) {
         struct run *run = calloc(1, sizeof *run);
