@@ -29,7 +29,7 @@ OUTSIDE = {
     r"cuda.*\.h|cublas.*\.h": r"kernels/cuda/.*",
     r"gpusim\.h": r"kernels/cuda/gpu\.h",
     r"cmocka\.h": r"tests/.*",
-    r"algorithm|deque|functional|map|memory|mutex|type_traits|vector": r"tests/gpusim/.*",
+    r"algorithm|deque|functional|map|memory|mutex|type_traits|vector": r"tests/gpu(sim)?/.*",
 }
 
 # The C library, POSIX and Linux.
