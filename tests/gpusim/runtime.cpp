@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <vector>
@@ -79,6 +80,14 @@ extern "C" void gpusim_fail_call(const char *call, unsigned nth, int error) {
     planned.call = call;
     planned.left = nth;
     planned.error = (cudaError_t)error;
+}
+__attribute__((constructor)) static void plan_from_environment() {
+    static char call[64];
+    unsigned nth;
+    int error;
+    const char *text = getenv("GPUSIM_FAIL");
+    if (text && sscanf(text, "%63[^:]:%u:%d", call, &nth, &error) == 3)
+        gpusim_fail_call(call, nth, error);
 }
 
 static cudaError_t result(cudaError_t error) {
@@ -223,13 +232,13 @@ extern "C" cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
 }
 extern "C" cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
     LOCKED;
-    MAY_FAIL;
     CUstream_st *s = stream_of(stream);
     capture *c = s->capturing;
     *out = NULL;
     if (!c) return result(cudaErrorIllegalState);
     if (c->origin != s) return spoil(c, cudaErrorStreamCaptureUnmatched);
     cudaError_t error = c->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+    if (fails_now(__func__)) error = planned.error; /* and the capture ends */
     for (CUstream_st *other : c->joined) {
         for (size_t i : other->nodes)
             if (!error && !reaches(*c->nodes, s->nodes, i)) error = cudaErrorStreamCaptureUnjoined;

@@ -1,5 +1,5 @@
 /* cuda_runtime.h of the simulator: the names of the CUDA runtime that we use, with the toolkit's
- * signatures (`make cuda-check` compiles the simulator against the toolkit's headers as well). For C
+ * signatures (`make cuda` compiles the simulator against the toolkit's headers as well). For C
  * (the host's part of the backend) and C++. */
 #ifndef GERYON_GPUSIM_CUDA_RUNTIME_H
 #define GERYON_GPUSIM_CUDA_RUNTIME_H
