@@ -108,4 +108,4 @@ def test_other_formats(name, dtype, kv, activations, near, far):
     assert 1e-8 < error(rows(cpu, 0)) < near
     assert 1e-4 < error(expected) < far
     assert ask("--chunk", 7) == whole
-    assert SLOW > 1 or ask("--decode") == whole
+    assert (dtype, kv) != ("bf16", "auto") or ask("--decode") == whole
