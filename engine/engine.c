@@ -21,6 +21,7 @@ enum {
     LOGITS_BYTES_MAX = 64 << 20,       /* of one forward; a planner with less room drafts less */
     DEVICE_LOGITS_BYTES_MAX = 1 << 30, /* on a device with memory of its own */
     FIRST_US_PER_ROW = 500,            /* until prefill has been measured */
+    DEVICE_FIRST_US_PER_ROW = 25,
     IDLE_WAIT_MS = 1000, /* an idle engine still turns, so that a watchdog sees it alive */
     FULL_WAIT_MS = 1,
 };
@@ -242,7 +243,7 @@ int engine_create(struct model *model, const struct engine_config *config, struc
     engine->model = model;
     engine->config = *config;
     engine->wake_fd = -1;
-    engine->us_per_row = FIRST_US_PER_ROW;
+    engine->us_per_row = model->kernels->memory_left ? DEVICE_FIRST_US_PER_ROW : FIRST_US_PER_ROW;
     engine->was_idle = true;
     engine->info.max_num_seqs = config->max_num_seqs;
     engine->info.page_tokens = PAGE_TOKENS;

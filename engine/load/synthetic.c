@@ -123,11 +123,10 @@ int synthetic_config(const char *spec, struct config *out, struct err *err) {
     const char *name = strtok_r(copy, ",", &save);
     const struct shape *shape = name ? find_shape(name) : NULL;
     if (!shape)
-        return err_set(
-            err, ERR_INVALID,
-            "synthetic: \"%.60s\", known are tiny, smollm2-135m, qwen3-1.7b, qwen3-8b, "
-            "llama3.1-8b",
-            name ? name : spec);
+        return err_set(err, ERR_INVALID,
+                       "synthetic: \"%.60s\", known are tiny, smollm2-135m, qwen3-1.7b, qwen3-8b, "
+                       "llama3.1-8b",
+                       name ? name : spec);
     set_shape(shape, out);
     int rc = OK;
     for (const char *part; rc == OK && (part = strtok_r(NULL, ",", &save));)

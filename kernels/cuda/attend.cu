@@ -93,16 +93,14 @@ static struct attend_kernel kernel_of(const struct device *dev, uint32_t kind) {
 
 extern "C" bool gpu_attend_fits(const struct device *dev) {
     if (dev->head_pad > HEAD_MAX || dev->group > QUERY_TILE) return false;
-    for (uint32_t kind = 0; kind < ATTEND_KINDS; kind++) {
-        const struct attend_kernel k = kernel_of(dev, kind);
-        const cudaError_t error = cudaFuncSetAttribute(
-            (const void *)k.run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes);
-        if (error) {
-            cudaGetLastError(); /* it is answered here */
-            return false;
-        }
-    }
-    return true;
+    uint32_t most = 0; /* kinds share a kernel */
+    for (uint32_t kind = 0; kind < ATTEND_KINDS; kind++)
+        most = max(most, kernel_of(dev, kind).shared_bytes);
+    const cudaError_t error =
+        cudaFuncSetAttribute((const void *)kernel_of(dev, 0).run,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)most);
+    if (error) cudaGetLastError(); /* it is answered here */
+    return error == cudaSuccess;
 }
 
 extern "C" cudaError_t gpu_attend(const struct device *dev, uint32_t layer, cudaStream_t stream) {

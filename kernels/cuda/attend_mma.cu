@@ -11,7 +11,7 @@
  *   done, V(j + STAGES) when P V(j) is: 2 STAGES - 1 groups are in flight while a product runs.
  *
  * Few query rows (a decode) are bound by the bytes of KV: 64 KB of buffers for a block of one warp, of
- * which 48 are in flight (HEAD 128; three blocks an SM of 228 KB). Many (a prefill) are bound by
+ * which 48 are in flight (HEAD 128; two blocks an SM of 228 KB). Many (a prefill) are bound by
  * multiply-adds and by shared memory: a warp reads a KV tile of 32 KB for 128 mma.
  *
  * Numbers. A score is one chain over HEAD in steps of 16 (mma, float32). P is rounded to bf16 for
@@ -24,8 +24,8 @@
  * the same order. Of V (transposed) it gets elements 2g, 2g + 1 of positions 2t, 2t + 1: even bytes
  * are B of one mma, odd ones that of the next, whose columns are then elements 0 2 4 .. and 1 3 5 ..
  *
- * HEAD is head_dim rounded up. Above 128 sums over all splits and Q lie in shared memory, in the
- * order of the threads, since registers do not suffice. */
+ * HEAD is head_dim rounded up. From 128 on the sums over all splits, above 128 Q, too, lie in shared
+ * memory in the order of the threads, since registers do not suffice. */
 #include "kernels/cuda/gpu.h"
 
 #include "kernels/cuda/attend.h"

@@ -244,7 +244,7 @@ struct device {
     struct gpu_slot *slots;       /* [n_slots] */
     struct outcome *outcomes;     /* [n_slots] */
     float *scores;                /* [SAMPLE_BLOCKS][2][vocab] */
-    uint32_t *seen;               /* [n_slots][vocab]: 0 never, else 1 + times in the output */
+    uint32_t *seen;               /* [n_slots][vocab]: zero between stages (sample.cu) */
     struct draw *draws;           /* [max_logit_rows] (sample.cu) */
     struct gpu_msar msar;
 

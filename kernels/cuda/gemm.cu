@@ -22,29 +22,31 @@
  *
  * Three kernels:
  *
- *   stream   up to 64 rows. A block owns 16 or 32 rows of w and each of its 4 warps a quarter of K.
- *            Bound by the bytes of w, which go from memory into registers, each once:
+ *   stream   up to 64 rows (q8_0: 32). A block owns 16 or 32 rows of w and each of its 4 warps a quarter
+ *            of K. Bound by the bytes of w, which go from memory into registers, each once:
  *
  *              w rows 0 .. 15  [ warp 0 | warp 1 | warp 2 | warp 3 ]     a ring of DEPTH chunks a warp is
- *              w rows 16 .. 31 [ warp 0 | warp 1 | warp 2 | warp 3 ]     in flight: 32 KiB a block and more
- *
+ *              w rows 16 .. 31 [ warp 0 | warp 1 | warp 2 | warp 3 ]     in flight: bf16 32 KiB a block
+ *                                                                        and more, q8_0 16 KiB
  *            A load of a warp covers 64 bytes (q8_0: 32) of 8 rows: whole sectors. x comes through the
  *            first-level cache, which w does not enter, AHEAD chunks early. The four chains meet in
- *            shared memory. In bytes from L2 x weighs rows / 16 (/ 32) of w, less what the first level
- *            holds for the next block.
- *   tiled    more rows. A block owns 64 x 64 or 128 x 128 sums, its 4 warps a quarter of them each, as
- *            2 x 2. Chunks of w and x come by cp.async, STAGES of them in a ring:
+ *            shared memory. In bytes from L2 x weighs rows / 16 (/ 32) of w, in bf16, less what the
+ *            first level holds for the next block.
+ *   tiled    more rows. A block owns 64 x 64 or 128 x 128 sums (w by x; q8_0: 64 x 128), its 4 warps a
+ *            quarter of them each, as 2 x 2. Chunks come by cp.async, STAGES of them in a ring:
  *
  *              w  [ BM x 32 ] [ BM x 32 ] [ BM x 32 ]      rows of 64 bytes back to back: 8 lanes read two
  *              x  [ BN x 32 ] [ BN x 32 ] [ BN x 32 ]      rows, 128 contiguous bytes, no bank conflict
  *
  *            At the end of a quarter the chains are added to totals in shared memory, in a place of the
- *            thread's own. 128 x 128: a warp does 64 mma of 2 x 2048 operations for 16 loads of 512
- *            bytes, 64 cycles of shared memory; an SM of sm_90 issues the mma of its 4 warps in 256
- *            cycles at the very best, mma.sync in about 400, against 256 of loads: bound by the tensor
- *            cores. 64 x 64: 16 mma for 8 loads, but four times the blocks: for
- *            few rows or small matrices, where bytes bind and SMs would idle.
- *   plain    f32 rows and weights: one fma chain over k in ascending order, whatever the tile.
+ *            thread's own. 128 x 128: for a chunk a warp does 64 mma and 16 loads of 512 bytes, an SM of
+ *            4 tensor cores 256 mma in 256 cycles at the very best (sm_90; some 400 by mma.sync, 512 on
+ *            sm_80) and 256 cycles of shared loads beside them: bound by the tensor cores. q8_0 spends
+ *            about as many instructions on widening and scaling as mma takes cycles. 64 x 64: 8 loads for
+ *            16 mma, but four times the blocks: for fewer rows or small matrices, where bytes bind and
+ *            SMs would idle.
+ *   plain    f32 rows and weights: one fma chain over k in ascending order, whatever the tile. 64 fma a
+ *            thread for 8 loads of 16 bytes: bound by shared memory; for exactness, not for speed.
  *
  * Sums leave through shared memory, so that stores to y are runs of whole sectors. */
 #include "kernels/cuda/gpu.h"
@@ -55,7 +57,6 @@ enum {
     CHUNK = 32,            /* of K */
     THREADS = 128,         /* of a block, in all three kernels */
     ROW_PAD = 4,           /* floats behind a row of sums: lanes (g, t) store to 32 banks */
-    STREAM_ROWS = 64,      /* rows of x that the streaming kernels take */
     ROW_BYTES = CHUNK * 2, /* of a chunk in bf16 */
 };
 
@@ -352,13 +353,19 @@ static __global__ void __launch_bounds__(THREADS) stream(product p) {
 
 /* ---- many rows -------------------------------------------------------------------------------- */
 
+/* What a block's shared memory holds, in bytes: totals and stages; at the end the sums, in their place. */
 template <bool Q8, int BM, int BN, int STAGES> struct tiling {
-    static const int MT = BM / 32, NT = BN / 16; /* mma tiles of a warp */
-    static const int W_ROW = Q8 ? CHUNK : ROW_BYTES, W_BYTES = BM * W_ROW;
-    static const int STAGE = W_BYTES + BN * ROW_BYTES;
-    static const int TOTALS = BM * BN * (int)sizeof(float);
-    static const int SUMS = BN * (BM + ROW_PAD) * (int)sizeof(float); /* in the place of all else */
-    static const int SHARED = TOTALS + STAGES * STAGE > SUMS ? TOTALS + STAGES *STAGE : SUMS;
+    enum {
+        MT = BM / 32, /* mma tiles of a warp */
+        NT = BN / 16,
+        W_ROW = Q8 ? (int)CHUNK : (int)ROW_BYTES,
+        W_BYTES = BM * W_ROW,
+        STAGE = W_BYTES + BN * ROW_BYTES,
+        TOTALS = BM * BN * 4,
+        SUMS = BN * (BM + ROW_PAD) * 4,
+        SHARED = TOTALS + STAGES * STAGE,
+    };
+    static_assert((int)SUMS <= (int)SHARED, "the sums fit");
 };
 
 /* Ask for a chunk of the block's rows of w and x. */
@@ -633,9 +640,10 @@ template <bool Q8>
 static cudaError_t launch(const product &p, uint32_t n_w, uint32_t max_rows, uint32_t n_sms,
                           cudaStream_t s) {
     if (max_rows <= 8) return launch_stream<Q8, 1, 1, 8, 8>(p, n_w, max_rows, s);
-    if (max_rows <= 16) return launch_stream<Q8, 1, 2, 8, 4>(p, n_w, max_rows, s);
-    if (max_rows <= 32) return launch_stream<Q8, 2, 4, 6, 2>(p, n_w, max_rows, s);
-    if (max_rows <= STREAM_ROWS) return launch_stream<Q8, 2, 8, 4, Q8 ? 1 : 2>(p, n_w, max_rows, s);
+    if (max_rows <= 16) return launch_stream < Q8, 1, 2, 8, Q8 ? 2 : 4 > (p, n_w, max_rows, s);
+    if (max_rows <= 32) return launch_stream < Q8, 2, 4, Q8 ? 4 : 6, 2 > (p, n_w, max_rows, s);
+    if constexpr (!Q8) /* of q8_0 x would weigh four times w: better a tile of 64 rows of w */
+        if (max_rows <= 64) return launch_stream<Q8, 2, 8, 4, 2>(p, n_w, max_rows, s);
     if (blocks(max_rows, 128) * blocks(n_w, 128) < n_sms)
         return launch_tiled<Q8, 64, 64, 6>(p, n_w, max_rows, s);
     return launch_tiled < Q8, Q8 ? 64 : 128, 128, Q8 ? 4 : 3 > (p, n_w, max_rows, s);

@@ -84,9 +84,7 @@ static __global__ void __launch_bounds__(EXPAND_THREADS) expand(expand_args a) {
         }
         GPU_UNROLL
         for (int j = 0; j < EXPAND_ROWS; j++)
-            GPU_UNROLL
-        for (int i = 0; i < 4; i++)
-            sums[j].at[i] = there[j] ? fmaf(c.at[i], v[j].at[i], sums[j].at[i]) : sums[j].at[i];
+            if (there[j]) sums[j] = muladd4(c, v[j], sums[j]);
     }
     float *out = a.views + ((size_t)stream * a.max_rows + first) * a.ld + col;
     GPU_UNROLL
@@ -130,8 +128,8 @@ extern "C" cudaError_t gpu_msar_push(const struct device *dev, uint32_t push, cu
  *   A block has one stream of a row; thread t holds columns 4 (t + i blockDim) ..+ 3, i < PER, of up to
  *   CHUNK sources at once (so many that two blocks fit on a multiprocessor):
  *
- *     sources:  | 0 1 2 3 4 5 6 7 | 8 9 ..       chunks at absolute multiples: online softmax
- *                 v in registers    merged in     (Milakov & Gimelshein 2018), ascending
+ *     sources:  | 0 1 2 3 4 5 | 6 7 ..       chunks at absolute multiples of CHUNK: online softmax
+ *                v in registers  merged in    (Milakov & Gimelshein 2018), ascending
  *
  * Two barriers a chunk: all its scores are summed together. Sums: a thread's numbers ascending, then
  * warp_sum, then the warps by another. Blocks have a size that follows from d alone.
@@ -277,9 +275,7 @@ static __global__ void __launch_bounds__(DEPTH_THREADS, PER <= 2 ? 2 : 1) depth(
         weights *= shrink;
         GPU_UNROLL
         for (int i = 0; i < PER; i++)
-            GPU_UNROLL
-        for (int k = 0; k < 4; k++)
-            z[i].at[k] *= shrink;
+            z[i] = scaled4(z[i], shrink);
         GPU_UNROLL
         for (uint32_t j = 0; j < CHUNK; j++) {
             if (s0 + j > newest) break;

@@ -1,8 +1,8 @@
 /* sample.cu: stages `sample` (draft rows to proposals) and `accept` (verification, and one more draw).
  *
  *   sample_first   grid (slice, row + segment): the text's counts where rules count; and of rows that are
- *                  greedy without any adjustment each slice's best (rows are split so that few of them
- *                  still fill the device)
+ *                  greedy without any adjustment each slice's best (texts and rows are split so that
+ *                  few of them still fill the device)
  *   sample_rows    grid (row, at most SAMPLE_BLOCKS): all other rows, one block each, with scratch of the
  *                  block for what is adjusted: sample_rules.h
  *   sample_walk    grid (segment): goes along a segment's rows as kernels/cpu/draws.c does
@@ -23,7 +23,7 @@ enum {
     SLICES = 32,         /* parts of a greedy row at most */
     SLICE_TOKENS = 4096, /* of a part at least */
     FIRST_THREADS = 256,
-    WALK_THREADS = 128,
+    WALK_THREADS = 256,
 };
 
 struct part {
@@ -75,17 +75,17 @@ GPU_INLINE bool row_is_plain(const struct gpu_slot *rules, uint32_t out_pos) {
 
 /* ---- the first pass --------------------------------------------------------------------------- */
 
-/* Whoever adds last leaves the same number. */
+/* This block's share of a segment's text: any order gives the same numbers. */
 GPU_INLINE void count_text(const struct sampling *in, const struct seg *s,
-                           const struct gpu_slot *rules) {
+                           const struct gpu_slot *rules, uint32_t share) {
     uint32_t *seen = in->seen + (size_t)s->slot * in->vocab;
     const int32_t *text = in->batch.tokens + s->history;
-    const uint32_t n = s->prompt_len + s->out_pos;
-    const uint32_t first = repeats(rules) ? 0 : s->prompt_len;
-    for (uint32_t i = first + threadIdx.x; i < n; i += blockDim.x)
-        atomicMax(&seen[text[i]], 1u);
-    __syncthreads();
-    for (uint32_t i = s->prompt_len + threadIdx.x; i < n; i += blockDim.x)
+    const uint32_t n = s->prompt_len + s->out_pos, step = in->n_slices * blockDim.x;
+    const uint32_t first = share * blockDim.x + threadIdx.x;
+    if (repeats(rules))
+        for (uint32_t i = first; i < s->prompt_len; i += step)
+            atomicOr(&seen[text[i]], SEEN_PROMPT);
+    for (uint32_t i = s->prompt_len + first; i < n; i += step)
         atomicAdd(&seen[text[i]], 1u);
 }
 
@@ -107,10 +107,10 @@ static __global__ void __launch_bounds__(FIRST_THREADS) sample_first(struct samp
     const struct batch *batch = &in.batch;
     if (blockIdx.y >= in.n_rows) {
         const uint32_t i = blockIdx.y - in.n_rows;
-        if (blockIdx.x > 0 || i >= batch->counts->n_segments) return;
+        if (i >= batch->counts->n_segments) return;
         const struct seg *s = &batch->segments[i];
         const struct gpu_slot *rules = &in.slots[s->slot];
-        if (s->pick == in.pick && rules_count(rules)) count_text(&in, s, rules);
+        if (s->pick == in.pick && rules_count(rules)) count_text(&in, s, rules, blockIdx.x);
         return;
     }
     const uint32_t row = blockIdx.y;

@@ -10,7 +10,7 @@
  *
  * Where that front part ends: most rows keep few tokens. The want-th largest of the threads' own maxima
  * bounds the want-th largest of all from below, so one pass gathers some hundred candidates into shared
- * memory (and sums the weights of all), where they are ranked and cut. A row that keeps more than the list
+ * memory (and sums the weights of all), where they are sorted and cut. A row that keeps more than the list
  * holds, or a nucleus that reaches beyond it, is searched digit by digit over the row itself.
  *
  *   bytes   4 vocab a pass, the first from memory, the others mostly from L2: max, gather, and
@@ -30,20 +30,21 @@ enum {
     SAMPLE_THREADS = 512, /* of a block at most */
     IN_FLIGHT = 4,        /* 16-byte loads that a thread has under way, */
     IN_HAND = 2,          /* and where it has more to do with each */
-    LIST = 1024,          /* candidates that a block ranks */
+    LIST = 1024,          /* candidates that a block sorts */
     DIGIT_BITS = 3,       /* of a key, that a pass of the search settles */
     DIGITS = 1 << DIGIT_BITS,
 };
-#define KEY_NONE  0x007FFFFFu /* of -inf */
-#define KEY_BEST  0x80000000u /* of 0, the best score */
-#define NOISE_MAX 23.0f       /* gumbel_noise stays below */
+#define KEY_NONE 0x007FFFFFu /* of -inf */
+/* A word of `seen`: whether the prompt has the token; the other bits: times in the output. */
+#define SEEN_PROMPT 0x80000000u
+#define NOISE_MAX   23.0f /* gumbel_noise stays below */
 
 typedef unsigned long long wide; /* what atomics and shuffles call 64 bits */
 
 /* Shared memory of a block. */
 struct board {
-    wide list[LIST], sorted[LIST]; /* key of the score, then ~id: larger is earlier */
-    float weights[LIST];           /* exp(score), in the order of `sorted` */
+    wide list[LIST];     /* key of the score, then ~id: larger is earlier */
+    float weights[LIST]; /* exp(score), once the list is sorted */
     uint32_t maxima[SAMPLE_THREADS];
     wide best[WARP];
     double sums[DIGITS][WARP], totals[DIGITS];
@@ -261,12 +262,13 @@ GPU_INLINE bool rules_adjust(const struct gpu_slot *rules, uint32_t out_pos) {
 GPU_INLINE float held(float z) {
     return z > FLT_MAX ? FLT_MAX : z < -FLT_MAX ? -FLT_MAX : z;
 }
-/* seen: 0 never, else 1 + times in the output. No fused multiply-add: a host has none here. */
-GPU_INLINE float penalised(const struct gpu_slot *rules, float z, uint32_t seen) {
-    if (seen == 0 || z == -INFINITY) return z;
+/* z of a token that the text holds, n_output times in the output. No fused multiply-add: a host has none
+ * here. */
+GPU_INLINE float penalised(const struct gpu_slot *rules, float z, uint32_t n_output) {
+    if (z == -INFINITY) return z;
     if (repeats(rules)) z = held(z > 0 ? z / rules->repetition : z * rules->repetition);
-    if (counts_output(rules) && seen > 1)
-        z = held(z - __fadd_rn(__fmul_rn(rules->frequency, (float)(seen - 1)), rules->presence));
+    if (counts_output(rules) && n_output > 0)
+        z = held(z - __fadd_rn(__fmul_rn(rules->frequency, (float)n_output), rules->presence));
     return z;
 }
 
@@ -284,7 +286,7 @@ GPU_INLINE void penalise(const struct gpu_slot *rules, float *z, uint32_t vocab,
         GPU_UNROLL
         for (uint32_t j = 0; j < 4; j++)
             if (__float_as_uint(q.v[j]) != 0 && at + j < vocab)
-                z[at + j] = penalised(rules, z[at + j], __float_as_uint(q.v[j]));
+                z[at + j] = penalised(rules, z[at + j], __float_as_uint(q.v[j]) & ~SEEN_PROMPT);
     });
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < n_drafted; i += blockDim.x) {
@@ -296,7 +298,7 @@ GPU_INLINE void penalise(const struct gpu_slot *rules, float *z, uint32_t vocab,
             earlier += j < i ? same : 0;
         }
         if (earlier > 0 || id >= vocab) continue;
-        z[id] = penalised(rules, board->held[i], (seen[id] > 0 ? seen[id] : 1) + times);
+        z[id] = penalised(rules, board->held[i], (seen[id] & ~SEEN_PROMPT) + times);
     }
     __syncthreads();
 }
@@ -340,7 +342,7 @@ struct dist {
     int32_t best; /* id of the largest, -1 when all are masked */
     float max, temperature;
     uint32_t border, last; /* kept: keys above border, and those on it with ids up to last */
-    bool listed;           /* what is kept is board->sorted[0 .. n_list) */
+    bool listed;           /* what is kept is board->list[0 .. n_list), sorted */
     uint32_t n_list;
     double total; /* sum of exp(score) of what is kept; only where asked for */
 };
@@ -480,6 +482,25 @@ GPU_INLINE void dist_cut_searched(struct dist *d, const struct gpu_slot *rules, 
     dist_cut(d, find.key, lo, count, board);
 }
 
+/* The first n of the list, falling: a bitonic sort of the next power of two, zeros behind. */
+GPU_INLINE void list_sort(uint32_t n, struct board *board) {
+    uint32_t padded = 1;
+    while (padded < n)
+        padded *= 2;
+    for (uint32_t i = n + threadIdx.x; i < padded; i += blockDim.x)
+        board->list[i] = 0;
+    __syncthreads();
+    for (uint32_t run = 2; run <= padded; run *= 2)
+        for (uint32_t apart = run / 2; apart > 0; apart /= 2) {
+            for (uint32_t i = threadIdx.x; i < padded / 2; i += blockDim.x) {
+                const uint32_t lo = 2 * i - (i & (apart - 1)), hi = lo + apart;
+                const wide a = board->list[lo], b = board->list[hi];
+                if ((a < b) == ((lo & run) == 0)) board->list[lo] = b, board->list[hi] = a;
+            }
+            __syncthreads();
+        }
+}
+
 /* How many of the n sorted candidates are kept; 0: the nucleus goes on beyond them. One thread. */
 GPU_INLINE uint32_t list_cut(const struct gpu_slot *rules, const float *weights, uint32_t n,
                              bool top_k, bool top_p, bool whole, double total) {
@@ -490,12 +511,14 @@ GPU_INLINE uint32_t list_cut(const struct gpu_slot *rules, const float *weights,
         for (uint32_t i = 0; i < n; i++)
             total += (double)weights[i];
     }
+    /* Divisions are slow: none before the sum is near. */
+    const double near = (double)rules->top_p * total * (1 - 1e-6);
     double sum = 0;
     uint32_t weighty = 1;
     for (uint32_t i = 0; i < n; i++) {
         if (weights[i] > 0) weighty = i + 1;
         sum += (double)weights[i];
-        if ((float)(sum / total) >= rules->top_p) return i + 1;
+        if (sum >= near && (float)(sum / total) >= rules->top_p) return i + 1;
     }
     return top_k || whole ? weighty : 0;
 }
@@ -549,14 +572,9 @@ GPU_INLINE void dist_filter(struct dist *d, const struct gpu_slot *rules, struct
         block_sums<1>(&total, board);
         const uint32_t n = board->n_list;
         if (n <= LIST) {
-            for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-                const wide mine = board->list[i];
-                uint32_t before = 0;
-                for (uint32_t j = 0; j < n; j++)
-                    before += board->list[j] > mine;
-                board->sorted[before] = mine;
-                board->weights[before] = expf(key_score(ranked_key(mine)));
-            }
+            list_sort(n, board);
+            for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
+                board->weights[i] = expf(key_score(ranked_key(board->list[i])));
             __syncthreads();
             if (threadIdx.x == 0)
                 board->n_kept =
@@ -565,8 +583,8 @@ GPU_INLINE void dist_filter(struct dist *d, const struct gpu_slot *rules, struct
             d->n_list = board->n_kept;
             if (d->n_list > 0) {
                 d->listed = true;
-                d->border = ranked_key(board->sorted[d->n_list - 1]);
-                d->last = ranked_id(board->sorted[d->n_list - 1]);
+                d->border = ranked_key(board->list[d->n_list - 1]);
+                d->last = ranked_id(board->list[d->n_list - 1]);
                 return;
             }
         }
@@ -585,8 +603,8 @@ GPU_INLINE int32_t dist_draw(const struct dist *d, const struct noise *noise, st
     struct leader leader = {gumbel(word_of(words, id % 4)), id};
     if (d->listed)
         for (uint32_t i = threadIdx.x; i < d->n_list; i += blockDim.x) {
-            const float score = key_score(ranked_key(board->sorted[i]));
-            id = ranked_id(board->sorted[i]);
+            const float score = key_score(ranked_key(board->list[i]));
+            id = ranked_id(board->list[i]);
             if (score + NOISE_MAX < leader.total) continue;
             draw_words(noise, id / 4, words);
             leader_try(&leader, id, score, word_of(words, id % 4));
@@ -631,9 +649,9 @@ GPU_INLINE int32_t residual_draw(const struct dist *p, const struct dist *q, int
     uint32_t words[4];
     if (p->listed)
         for (uint32_t i = threadIdx.x; i < p->n_list; i += blockDim.x) {
-            const uint32_t id = ranked_id(board->sorted[i]);
+            const uint32_t id = ranked_id(board->list[i]);
             draw_words(noise, id / 4, words);
-            run(id, key_score(ranked_key(board->sorted[i])), word_of(words, id % 4));
+            run(id, key_score(ranked_key(board->list[i])), word_of(words, id % 4));
         }
     else
         each_quad<1>(p->z, p->vocab, [&](uint32_t at, const struct quad &v) {

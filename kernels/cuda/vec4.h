@@ -31,5 +31,18 @@ GPU_INLINE void add4(vec4 *sum, float w, vec4 v) {
     for (int i = 0; i < 4; i++)
         sum->at[i] = fmaf(w, v.at[i], sum->at[i]);
 }
+GPU_INLINE vec4 scaled4(vec4 v, float w) {
+    GPU_UNROLL
+    for (int i = 0; i < 4; i++)
+        v.at[i] *= w;
+    return v;
+}
+/* a b + sum, number by number. */
+GPU_INLINE vec4 muladd4(vec4 a, vec4 b, vec4 sum) {
+    GPU_UNROLL
+    for (int i = 0; i < 4; i++)
+        sum.at[i] = fmaf(a.at[i], b.at[i], sum.at[i]);
+    return sum;
+}
 
 #endif

@@ -252,10 +252,7 @@ static void a_failure_between_forwards_is_told_by_the_next_stage(void **state) {
         struct small m = small_open(cuda(), &s, DTYPE_F32, false);
         const struct rules greedy = {};
         assert_int_equal(cycle(&m, &t), OK);
-        gpusim_fail_call(i == 0   ? "cudaMemcpyAsync"
-                         : i == 1 ? "cudaMemsetAsync"
-                                  : "launch",
-                         1, cudaErrorUnknown);
+        gpusim_fail_call(i == 1 ? "cudaMemsetAsync" : "cudaMemcpyAsync", 1, cudaErrorUnknown);
         if (i == 0) m.k->slot_set(m.dev, 0, &greedy);
         if (i == 1) m.k->pages_clear(m.dev, t.pages, 3);
         if (i == 2) m.k->page_copy(m.dev, 0, 1);

@@ -437,8 +437,7 @@ static void random_cycles(uint32_t vocab, uint32_t n_cycles, uint32_t max_texts,
         compare(texts, &c, vocab);
     }
     fixture_free(&f);
-    assert_true(n_accepted > 0);
-    assert_true(n_failed > 0);
+    if (n_texts > 400) assert_true(n_accepted > 0 && n_failed > 0 && n_exhausted > 0);
     assert_true(n_off * 50 <= n_texts); /* 0 in the simulator: compare has failed */
     print_message("# vocab %u: %u texts, %u accepted, %u failed, %u exhausted, %u off\n", vocab,
                   n_texts, n_accepted, n_failed, n_exhausted, n_off);
@@ -446,7 +445,6 @@ static void random_cycles(uint32_t vocab, uint32_t n_cycles, uint32_t max_texts,
 
 static void draws_are_the_host_s_in_a_vocabulary_of_7(void **) {
     random_cycles(7, WITH_ASAN ? 200 : 400, 8, 6);
-    assert_true(n_exhausted > 0);
 }
 static void draws_are_the_host_s_in_a_vocabulary_of_33(void **) {
     random_cycles(33, WITH_ASAN ? 200 : 400, 8, 5);
@@ -464,6 +462,79 @@ static void draws_are_the_host_s_in_a_vocabulary_of_5000(void **) {
     random_cycles(5000, WITH_ASAN ? 8 : 24, 3, 2);
 }
 
+static void more_rows_than_blocks_take_turns(void **) {
+    random_cycles(7, WITH_ASAN ? 6 : 12, 14, 62); /* 14 x 32 rows or so, SAMPLE_BLOCKS = 256 */
+}
+
+/* Rows that several blocks share, and texts: the vocabulary is no multiple of 4. */
+static void long_rows_and_texts_are_shared_out(void **) {
+    enum { LONG_VOCAB = 20003, N = 3, N_DRAFT = 2, N_TEXT = 2500 };
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    struct fixture f = fixture_make(LONG_VOCAB, N * (N_DRAFT + 1), N);
+    for (int round = 0; round < 2; round++) {
+        use_order(5 * round, rng_u64(&rng));
+        std::vector<struct text> texts(N);
+        for (uint32_t i = 0; i < N; i++) {
+            struct text &t = texts[i];
+            t = random_text(&rng, LONG_VOCAB, i, 1);
+            t.bias.clear();
+            t.rules = {};
+            t.rules.top_p = 1;
+            if (i == 2) t.rules.repetition = 1.3f, t.rules.frequency = 0.1f;
+            t.n_asked = t.n_proposed = N_DRAFT;
+            t.given = false;
+            t.given_tokens.clear();
+            t.draft.resize((size_t)N_DRAFT * LONG_VOCAB);
+            t.target.resize((size_t)(N_DRAFT + 1) * LONG_VOCAB);
+            for (float &z : t.target)
+                z = rng_normal(&rng);
+            /* Two best, in different parts of a row: the first wins. Then the last of all. */
+            for (uint32_t k = 0; k <= N_DRAFT; k++)
+                for (uint32_t id : {3000 + k, 17000 + k})
+                    t.target[(size_t)k * LONG_VOCAB + id] = 9;
+            t.target[(size_t)2 * LONG_VOCAB + LONG_VOCAB - 1] = 10;
+            memcpy(t.draft.data(), t.target.data(), t.draft.size() * 4);
+            if (i == 1) t.target[(size_t)(round + 1) * LONG_VOCAB + LONG_VOCAB - 1] = NAN;
+            t.n_prompt = N_TEXT / 2;
+            t.history.resize(N_TEXT);
+            for (int32_t &id : t.history)
+                id = (int32_t)below(&rng, 4000);
+            host_draws(&t, LONG_VOCAB);
+            assert_int_equal(t.want.status, i == 1 ? ERR_INVALID : OK);
+            if (i == 0) assert_int_equal(t.want.tokens[1], 3001);
+            if (i == 0) assert_int_equal(t.want.tokens[2], LONG_VOCAB - 1);
+        }
+        const struct cycle c = run_cycle(&f, texts, false, 0);
+        compare(texts, &c, LONG_VOCAB);
+    }
+    fixture_free(&f);
+}
+
+/* Whoever shares the forward, and whatever the grid: the same bits. */
+static void a_text_alone_is_the_text_in_a_batch(void **) {
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    for (uint32_t vocab : {33u, 1501u}) {
+        const uint32_t n = vocab == 33 ? 24 : 6;
+        struct fixture f = fixture_make(vocab, n * 4 + 1, n);
+        std::vector<struct text> texts;
+        for (uint32_t i = 0; i < n; i++)
+            texts.push_back(random_text(&rng, vocab, i, 3));
+        use_order(0, 1);
+        const struct cycle all = run_cycle(&f, texts, true, 5);
+        for (uint32_t i = 0; i < n; i++) {
+            use_order((int)(i % N_ORDERS), i);
+            const struct cycle one = run_cycle(&f, {texts[i]}, false, 0);
+            assert_memory_equal(&one.outcomes[0], &all.outcomes[i], sizeof one.outcomes[0]);
+            assert_int_equal(one.slots[i].n_proposals, all.slots[i].n_proposals);
+            assert_memory_equal(one.slots[i].proposals, all.slots[i].proposals,
+                                sizeof one.slots[i].proposals);
+        }
+        fixture_free(&f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(draws_are_the_host_s_in_a_vocabulary_of_7),
@@ -472,6 +543,9 @@ int main(void) {
         cmocka_unit_test(draws_are_the_host_s_in_a_vocabulary_of_1000),
         cmocka_unit_test(draws_are_the_host_s_where_rows_are_searched),
         cmocka_unit_test(draws_are_the_host_s_in_a_vocabulary_of_5000),
+        cmocka_unit_test(more_rows_than_blocks_take_turns),
+        cmocka_unit_test(long_rows_and_texts_are_shared_out),
+        cmocka_unit_test(a_text_alone_is_the_text_in_a_batch),
     };
     return cmocka_run_group_tests_name("sample", tests, NULL, NULL);
 }
