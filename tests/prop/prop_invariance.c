@@ -99,9 +99,7 @@ static struct {
     uint32_t output, prompt, requests; /* at most; prompt: of those with any length */
     uint32_t pages;                    /* that a prompt ends near */
 } sizes = {MAX_OUTPUT, 130, 12, 4};
-static const struct {
-    uint32_t output, prompt, requests, pages;
-} cuda_sizes = {16, 50, 4, 3};
+static const struct { uint32_t output, prompt, requests, pages; } cuda_sizes = {16, 50, 4, 3};
 
 static const char *draw_checkpoint(struct rng *rng) {
     return checkpoints[rng_below(rng, ARRAY_LEN(checkpoints))];
@@ -551,7 +549,8 @@ static uint64_t env_number(const char *name, uint64_t otherwise) {
 static void every_text_equals_its_run_alone(void **state) {
     (void)state;
     char why[1024];
-    uint64_t one = env_number("GERYON_SEED", 0), n = env_number("GERYON_SCENARIOS", tables_are_cuda() ? SCENARIOS_CUDA : SCENARIOS);
+    uint64_t one = env_number("GERYON_SEED", 0),
+             n = env_number("GERYON_SCENARIOS", tables_are_cuda() ? SCENARIOS_CUDA : SCENARIOS);
     uint64_t first = one ? one : (uint64_t)(time(NULL) / 86400) * 1000000;
     if (one) n = 1;
     tally = (struct tally){0};

@@ -16,9 +16,8 @@ static struct span span_of(const struct device *dev, enum cuda_region region) {
     case CUDA_KV:
         return (struct span){dev->kv, limits->n_pages * dev->page_bytes};
     case CUDA_LOGITS:
-        return (struct span){(char *)dev->last_logits,
-                             (size_t)limits->max_logit_rows * dev->shape.vocab_size *
-                                 sizeof(float)};
+        return (struct span){(char *)dev->last_logits, (size_t)limits->max_logit_rows *
+                                                           dev->shape.vocab_size * sizeof(float)};
     case CUDA_VIEWS:
         return (struct span){(char *)m->views, m->n_sources * streams * limits->max_rows * row};
     case CUDA_Z:

@@ -585,9 +585,9 @@ static void begin_at(struct tiny *t, const struct tiny_sequence *s, uint32_t pos
 /* The rings of all slots; malloc'd. */
 static char *read_rings(const struct tiny *t, size_t *bytes) {
     const struct msar *m = &t->dev->msar;
-    *bytes = tiny_on_cuda(t)
-                 ? cuda_peek_bytes(t->dev, CUDA_RINGS)
-                 : (size_t)TINY_SLOTS * m->ring_len * m->n_pushes * t->dev->ld_model * sizeof(float);
+    *bytes = tiny_on_cuda(t) ? cuda_peek_bytes(t->dev, CUDA_RINGS)
+                             : (size_t)TINY_SLOTS * m->ring_len * m->n_pushes * t->dev->ld_model *
+                                   sizeof(float);
     char *out = malloc(*bytes);
     if (tiny_on_cuda(t))
         cuda_peek_read(t->dev, CUDA_RINGS, 0, *bytes, out);

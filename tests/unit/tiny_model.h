@@ -28,7 +28,7 @@ struct tiny_options {
     uint32_t window, block_size, head_dim, vocab;
     enum activations activations;
     bool identity_affine;
-    bool plain_diff; /* the draft view's weights are the base view's */
+    bool plain_diff;                      /* the draft view's weights are the base view's */
     uint32_t msar_streams, msar_branches; /* kernels 1 4 8 12 */
     uint32_t n_snapshots;
     uint32_t positions,
