@@ -580,6 +580,8 @@ static void every_text_equals_its_run_alone(void **state) {
 /* The bug is planted in scenario after scenario until a text shows it. */
 static void planted_bug_is_caught(void **state) {
     enum plant plant = *(enum plant *)*state;
+    /* Of a simulated device the plain build shows it, and snapshots are test_msar's. */
+    if (tables_are_cuda() && (SCENARIOS < 500 || plant == PLANT_STATE_LOAD)) skip();
     char why[1024];
     tally = (struct tally){0};
     for (uint64_t seed = 1; seed <= 200; seed++) {

@@ -18,7 +18,7 @@ struct tiny {
     const struct kernels *k;
     struct device *dev;
     struct model_shape shape;
-    enum dtype kv;
+    struct device_limits limits;
 };
 
 struct tiny_options {
@@ -170,7 +170,7 @@ static inline bool tiny_on_cuda(const struct tiny *t) {
 }
 
 static inline size_t tiny_page_bytes(const struct tiny *t) {
-    return t->k->page_bytes(t->dev, t->kv);
+    return t->k->page_bytes(t->dev, t->limits.kv_dtype);
 }
 
 /* n KV pages from `first` on become NaN. */
@@ -228,7 +228,7 @@ static inline struct tiny tiny_open(const struct kernels *k, const struct tiny_o
     double freq[64];
     for (uint32_t m = 0; m < o->head_dim / 2; m++)
         freq[m] = pow(10000, -2.0 * m / o->head_dim);
-    struct tiny t = {.k = k, .shape = tiny_shape(o, freq), .kv = o->kv};
+    struct tiny t = {.k = k, .shape = tiny_shape(o, freq)};
     struct err err = {0};
     if (k->open(&t.shape, o->n_threads, &t.dev, &err) != OK) fail_msg("%s", err.msg);
     tiny_load(&t, WEIGHT_EMBED, 0, o->weights, o->vocab, t.shape.d_model, 0, 1);
@@ -245,6 +245,7 @@ static inline struct tiny tiny_open(const struct kernels *k, const struct tiny_o
                                    .n_snapshots = o->n_snapshots,
                                    .max_proposed = o->block_size ? o->block_size - 1 : 7};
     if (o->positions) limits.n_pages = o->positions / PAGE_TOKENS, limits.max_rows = o->rows;
+    t.limits = limits;
     if (k->reserve(t.dev, &limits, &err) != OK) fail_msg("%s", err.msg);
     tiny_poison_msar(&t);
     tiny_poison_pages(&t, 0, limits.n_pages);
