@@ -99,7 +99,7 @@ FORMATS = [("bf16", "auto", "auto", 0.03, 0.05), ("q8_0", "auto", "auto", 0.03, 
 @pytest.mark.parametrize("dtype, kv, activations, near, far", FORMATS)
 def test_other_formats(name, dtype, kv, activations, near, far):
     prompt, expected = golden(name)["prompts"][5], read_safetensors(GOLDEN / name / "golden.safetensors")["all.5"]
-    if name == "qwen3-single-msar-orthrus-bf16":  # its softmax over sources is sharp: rounding weighs twice
+    if name == "qwen3-single-msar-orthrus-bf16":  # 8-bit KV on the CPU moves it three times as far as others
         near, far = 2.5 * near, 2.5 * far
     formats = ("--dtype", dtype, "--kv-dtype", kv, "--positions", "all")
     ask = lambda *how: logits(name, prompt, *formats, "--activations", activations, "--deterministic", *how)
