@@ -441,9 +441,9 @@ static void tiling_changes_no_bit(void **) {
     uint32_t n_settings = 0;
     for (const setting &set : all_settings()) {
         scene s = scene_new(set, test_seed() + 1);
-        add_verification(&s, 330, 9, 70, 4); /* spans begin in split 0 and 1, and within tiles */
-        add_verification(&s, 260, 7, 5, 2);  /* the windows move over a split's border */
-        add_verification(&s, 70, 8, 100, 0); /* the window holds all */
+        add_verification(&s, 330, 6, 70, 3); /* spans begin in split 0 and 1, and within tiles */
+        add_verification(&s, 260, 5, 5, 2);  /* the windows move over a split's border */
+        add_verification(&s, 70, 6, 100, 0); /* the window holds all */
         finish(&s);
         const uint32_t alone_kind = least_kind(set.group);
         const std::vector<float> alone = run(&s, grouped(s, 1, alone_kind, false));
