@@ -123,6 +123,10 @@ static const tile_fn tiles[DTYPE_COUNT][TILE + 1] = {
 
 void avx512_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                       float (*acc)[GROUP]) {
+    if (block_is_read_only(m->dtype)) {
+        avx2_gemm_int8(m, group, in, acc);
+        return;
+    }
     const uint8_t *at = (const uint8_t *)m->data + group * m->group_bytes;
     uint32_t n_steps = m->cols / GROUP, bytes = pack_step_bytes(m->dtype), run = RUN_BYTES / bytes;
     memset(acc, 0, in->n_rows * sizeof *acc);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/blocks.h"
 #include "kernels/cpu/cpu.h"
 
 /* int8: the file's blocks as they are; else float32. */
@@ -108,9 +109,32 @@ static float load_f16(const uint8_t *p) {
     return f16_to_f32((uint16_t)(p[0] | p[1] << 8));
 }
 
+/* The same of a type that is only read: row of W, step by step. */
+static float gemm_int8_steps(const struct matrix *m, uint32_t row, const struct gemm_rows *in,
+                             uint32_t i) {
+    uint32_t block_steps = dtype_block(m->dtype) / GROUP;
+    size_t block_bytes = dtype_row_bytes(m->dtype, dtype_block(m->dtype));
+    const uint8_t *block =
+        (const uint8_t *)m->data + (size_t)row * dtype_row_bytes(m->dtype, m->cols);
+    struct block_step w;
+    float acc = 0;
+    for (uint32_t s = 0; s < m->cols / GROUP; s++) {
+        const int8_t *x = in->q + i * in->ldx + s * GROUP;
+        size_t at = i * in->ldsums + s;
+        block_step(m->dtype, block + s / block_steps * block_bytes, s % block_steps, &w);
+        int32_t dot = 0;
+        for (uint32_t k = 0; k < GROUP; k++)
+            dot += x[k] * w.n[k];
+        acc = fmaf((float)dot * in->scales[at], w.d, acc);
+        if (block_has_minima(m->dtype)) acc = fmaf(w.m, in->sums[at], acc);
+    }
+    return acc;
+}
+
 /* Output column `row` of the matrix for row i of in; the order of the floats is the definition. */
 static float gemm_int8_one(const struct matrix *m, uint32_t row, const struct gemm_rows *in,
                            uint32_t i) {
+    if (block_is_read_only(m->dtype)) return gemm_int8_steps(m, row, in, i);
     size_t block_bytes = dtype_row_bytes(m->dtype, GROUP);
     uint32_t n_steps = m->cols / GROUP;
     const uint8_t *block = (const uint8_t *)m->data + (size_t)row * n_steps * block_bytes;

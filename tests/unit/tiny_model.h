@@ -10,6 +10,7 @@
 #include "engine/forward.h"
 #include "kernels/cpu/cpu.h"
 #include "tests/harness.h"
+#include "tests/unit/narrow.h"
 
 enum { TINY_PAGES = 96, TINY_SLOTS = 6, TINY_ROWS = 256, TINY_LOGITS = 256, TINY_POSITIONS = 512 };
 
@@ -80,7 +81,7 @@ static inline void tiny_load(struct tiny *t, enum weight w, uint32_t layer, enum
     size_t n = (size_t)rows * cols;
     float *x = tiny_numbers(w, layer, n, around, spread);
     void *stored = malloc(dtype_row_bytes(dtype, n));
-    dtype_from_f32(dtype, x, n, stored);
+    narrow(dtype, x, n, stored);
     struct err err = {0};
     struct tensor src = {dtype, rows, cols, stored};
     if (t->k->load(t->dev, w, layer, &src, &err) != OK) fail_msg("%s", err.msg);
