@@ -209,8 +209,6 @@ DEFINE_ROW(
 #define ROW_QUAD(QUAD, r)                                                                   \
     {                                                                                       \
         __m256i b0 = QUAD(p, 0, r), b1 = QUAD(p, 1, r), b2 = QUAD(p, 2, r), b3 = QUAD(p, 3, r); \
-        const uint32_t half = (r) / 4;                                                      \
-        (void)half;                                                                         \
         ROW_MADD(e, 4 * (r), Q0);                                                           \
         ROW_MADD(o, 4 * (r) + 1, Q1);                                                       \
         ROW_MADD(e, 4 * (r) + 2, Q2);                                                       \
@@ -255,33 +253,59 @@ DEFINE_ROW(
 #define Q(v, j) _mm256_sub_ps(quad_float(b##v, j), _mm256_set1_ps(16))
 DEFINE_ROW(row_q5_0, DTYPE_Q5_0, QUADS_ALL(ROW_QUAD_5) p += pack_scales_at(DTYPE_Q5_0))
 
-/* scale * (q - 32), an integer below 2^13, as scale * q - 32 * scale. */
-struct q6_scales {
-    float scale[2][GROUP], offset[2][GROUP];
-};
+/* The numbers of q6_k, scale * (q - 32), integers below 2^13, as scale * q - 32 * scale. */
+static inline __m256 q6_number(__m256i bytes, int j, __m256 scale, __m256 offset) {
+    return _mm256_fmsub_ps(quad_float(bytes, j), scale, offset);
+}
 
-static inline void load_q6_scales(const uint8_t *p, struct q6_scales *s) {
-    for (uint32_t half = 0; half < 2; half++)
-        for (uint32_t v = 0; v < 4; v++) {
-            __m256 scale = quad_signed_scales(p + half * GROUP + 8 * v);
-            _mm256_storeu_ps(s->scale[half] + 8 * v, scale);
-            _mm256_storeu_ps(s->offset[half] + 8 * v, _mm256_mul_ps(scale, _mm256_set1_ps(32)));
+static inline __m256 q6_offset(__m256 scale) {
+    return _mm256_mul_ps(scale, _mm256_set1_ps(32));
+}
+
+/* Their scales take registers, so two column vectors at a time, with four chains; expanding hides
+ * their latency. Half h of the step's K, quads r of it. */
+#define Q6_MADD(A, k, j)                                                          \
+    {                                                                             \
+        __m256 xk = _mm256_broadcast_ss(x + (k) + (j));                           \
+        A##0 = _mm256_fmadd_ps(q6_number(b0, j, scale0, offset0), xk, A##0);      \
+        A##1 = _mm256_fmadd_ps(q6_number(b1, j, scale1, offset1), xk, A##1);      \
+    }
+#define Q6_QUAD(r)                                            \
+    {                                                         \
+        __m256i b0 = quad_6(p, v, r), b1 = quad_6(p, v + 1, r); \
+        Q6_MADD(e, 4 * (r), 0)                                \
+        Q6_MADD(o, 4 * (r), 1)                                \
+        Q6_MADD(e, 4 * (r), 2)                                \
+        Q6_MADD(o, 4 * (r), 3)                                \
+    }
+#define Q6_HALF(h, QUADS)                                                           \
+    {                                                                               \
+        const uint8_t *at = p + pack_scales_at(DTYPE_Q6_K) + (h)*GROUP + 8 * v;     \
+        __m256 scale0 = quad_signed_scales(at), scale1 = quad_signed_scales(at + 8); \
+        __m256 offset0 = q6_offset(scale0), offset1 = q6_offset(scale1);            \
+        QUADS(Q6_QUAD)                                                              \
+    }
+
+static void row_q6_k(const uint8_t *p, uint32_t n_steps, const float *x, const float *sums,
+                     float *acc) {
+    (void)sums;
+    const uint8_t *head = p;
+    for (uint32_t s = 0; s < n_steps; s++, x += GROUP, p += pack_step_bytes(DTYPE_Q6_K)) {
+        if (s % PACK_HEAD_STEPS == 0) head = p, p += pack_head_bytes(DTYPE_Q6_K);
+        prefetch_step(p, pack_step_bytes(DTYPE_Q6_K));
+        for (uint32_t v = 0; v < 4; v += 2) {
+            __m256 e0 = _mm256_setzero_ps(), e1 = e0, o0 = e0, o1 = e0;
+            Q6_HALF(0, QUADS_FIRST)
+            Q6_HALF(1, QUADS_LAST)
+            float *to = acc + 8 * v;
+            _mm256_storeu_ps(to, _mm256_fmadd_ps(_mm256_add_ps(e0, o0), HALF_AT(head + 16 * v),
+                                                 _mm256_loadu_ps(to)));
+            _mm256_storeu_ps(to + 8,
+                             _mm256_fmadd_ps(_mm256_add_ps(e1, o1), HALF_AT(head + 16 * v + 16),
+                                             _mm256_loadu_ps(to + 8)));
         }
+    }
 }
-
-static inline __m256 q6_number(__m256i bytes, int j, const struct q6_scales *s, uint32_t half,
-                               uint32_t v) {
-    return _mm256_fmsub_ps(quad_float(bytes, j), _mm256_loadu_ps(s->scale[half] + 8 * v),
-                           _mm256_loadu_ps(s->offset[half] + 8 * v));
-}
-
-#undef ROW_D
-#define ROW_D(v) HALF_AT(head + 16 * (v))
-#undef Q
-#define Q(v, j)       q6_number(b##v, j, &q6, half, v)
-#define ROW_QUAD_6(r) ROW_QUAD(quad_6, r)
-DEFINE_ROW(row_q6_k, DTYPE_Q6_K, struct q6_scales q6;
-           load_q6_scales(p + pack_scales_at(DTYPE_Q6_K), &q6); QUADS_ALL(ROW_QUAD_6))
 
 typedef void (*row_fn)(const uint8_t *p, uint32_t n_steps, const float *x, const float *sums,
                        float *acc);
@@ -385,8 +409,8 @@ DEFINE_EXPAND(expand_q4_1, 8, 128, PUT_Q4_1)
 #define ROWS_QUAD_6(r)  PUT_QUAD(ROWS_AT, quad_6, r)
 #define DEFINE_EXPAND_QUADS(NAME, BEGIN, PUT_R)      \
     static void NAME(const uint8_t *p, float *to) {  \
-        BEGIN                                        \
         for (uint32_t v = 0; v < 4; v++) {           \
+            BEGIN                                    \
             QUADS_ALL(PUT_R)                         \
         }                                            \
     }
@@ -401,8 +425,11 @@ DEFINE_EXPAND_QUADS(rows_u5, , ROWS_QUAD_5)
 DEFINE_EXPAND_QUADS(expand_q5_0, , PANEL_QUAD_5)
 DEFINE_EXPAND_QUADS(rows_q5_0, , ROWS_QUAD_5)
 #undef NUMBER
-#define NUMBER(r, j) q6_number(b, j, &q6, (r) / 4, v)
-#define BEGIN_Q6     struct q6_scales q6; load_q6_scales(p + pack_scales_at(DTYPE_Q6_K), &q6);
+#define NUMBER(r, j) q6_number(b, j, scale[(r) / 4], offset[(r) / 4])
+#define BEGIN_Q6                                                                          \
+    const uint8_t *at = p + pack_scales_at(DTYPE_Q6_K) + 8 * v;                           \
+    const __m256 scale[] = {quad_signed_scales(at), quad_signed_scales(at + GROUP)};      \
+    const __m256 offset[] = {q6_offset(scale[0]), q6_offset(scale[1])};
 DEFINE_EXPAND_QUADS(expand_q6_k, BEGIN_Q6, PANEL_QUAD_6)
 DEFINE_EXPAND_QUADS(rows_q6_k, BEGIN_Q6, ROWS_QUAD_6)
 

@@ -78,6 +78,11 @@ void avx2_quantise(const float *x, uint32_t n_steps, int8_t *q, float *scales, i
 
 /* ---- tiles ------------------------------------------------------------------------------------- */
 
+static inline void prefetch_step(const uint8_t *step, uint32_t bytes) {
+    for (uint32_t i = 0; i < bytes; i += 64)
+        _mm_prefetch((const char *)step + PREFETCH_BYTES + i, _MM_HINT_T0);
+}
+
 /* Four numbers of a row in every dword. */
 static inline __m256i quad(const int8_t *q) {
     int32_t four;
@@ -139,11 +144,13 @@ static inline __m256 f16_at(const uint8_t *p) {
     }
 
 #define NUMBERS_BYTES(REPEAT)                              \
+    const uint8_t *p = step + 64 * half;                   \
     for (uint32_t k = 0; k < GROUP; k += 4, p += 128) {    \
         __m256i w0 = avx2_load(p), w1 = avx2_load(p + 32); \
         REPEAT(TILE_BYTES)                                 \
     }
 #define NUMBERS_NIBBLES(REPEAT, FLIP)                                           \
+    const uint8_t *p = step + 64 * half;                                        \
     for (uint32_t k = 0; k < GROUP; p += 128) {                                 \
         __m256i z0 = avx2_load(p), z1 = avx2_load(p + 32);                      \
         const __m256i low = _mm256_set1_epi8(15);                               \
@@ -253,8 +260,7 @@ static inline struct tile_scales scales_of(enum dtype dtype, const uint8_t *head
         (void)ones;                                                                        \
         for (; s < end; s++, step += pack_step_bytes(DTYPE)) {                             \
             if (s % PACK_HEAD_STEPS == 0) head = step, step += pack_head_bytes(DTYPE);     \
-            const uint8_t *p = step + 64 * half;                                           \
-            _mm_prefetch((const char *)p + PREFETCH_BYTES, _MM_HINT_T0);                   \
+            if (half == 0 && row == 0) prefetch_step(step, pack_step_bytes(DTYPE));        \
             REPEAT(TILE_Q)                                                                 \
             NUMBERS(REPEAT)                                                                \
             const struct tile_scales t = scales_of(DTYPE, head, step, half);               \
