@@ -37,7 +37,7 @@ TYPES = {
 }
 PLAIN_TYPES = {"f32", "f16", "bf16"}
 MIXES = {"q4_k_m": "q4_k", "q5_k_m": "q5_k"}
-FINER = ("token_embd.", "output.", ".attn_v.", ".ffn_down.")  # of a mix: q6_k
+FINER = ("token_embd", "output", "attn_v", "ffn_down")  # of a mix: q6_k
 NARROW_ROWS = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}  # in place of blocks of 256
 
 ONCE = {
@@ -254,7 +254,7 @@ def quantize(values, kind):
 
 def type_of(target, values, kind):
     """What a matrix is written in."""
-    kind = "q6_k" if kind in MIXES and any(part in target for part in FINER) else MIXES.get(kind, kind)
+    kind = "q6_k" if kind in MIXES and target.split(".")[-2] in FINER else MIXES.get(kind, kind)
     if kind in NARROW_ROWS and values.shape[-1] % 256:
         kind = NARROW_ROWS[kind]
     return "f16" if kind not in PLAIN_TYPES and values.shape[-1] % 32 else kind

@@ -348,6 +348,37 @@ static void int8_extremes_do_not_saturate(void **state) {
             }
 }
 
+/* The same of the types that are only read: every byte of the numbers, and of their scales, at an
+ * end. ref sums in 32 bits, which cannot overflow. */
+static void int8_extremes_of_read_only_types_do_not_saturate(void **state) {
+    (void)state;
+    enum { COLS = 512 };
+    static const uint8_t ends[] = {0x00, 0xff, 0x80, 0x7f};
+    for (enum dtype d = DTYPE_Q5_0; d < DTYPE_COUNT; d++)
+        for (size_t end = 0; end < 2 * ARRAY_LEN(ends); end++) {
+            float expected[32], y[32];
+            for (current = 0; current < n_tables; current++) {
+                const struct cpu_ops *ops = tables[current].ops;
+                struct problem p = make_problem_for(ops, true, d, 32, COLS, 1);
+                uint8_t *stored = (uint8_t *)(uintptr_t)p.src.data;
+                size_t n = dtype_row_bytes(d, 32 * COLS), block = dtype_row_bytes(d, dtype_block(d));
+                memset(stored, ends[end % ARRAY_LEN(ends)], n);
+                for (uint8_t *b = stored; b < stored + n; b += block) {
+                    memcpy(b + (d == DTYPE_Q6_K ? 208 : 0), (const uint8_t[]){0, 0x3c}, 2);
+                    if (block_has_minima(d)) memcpy(b + 2, (const uint8_t[]){0, 0x3c}, 2);
+                    if (d == DTYPE_Q6_K) memset(b + 192, end & 1 ? 0x80 : 0x7f, 16);
+                }
+                ops->matrix_pack(&p.m, &p.src);
+                for (uint32_t k = 0; k < COLS; k++)
+                    p.x[k] = end < ARRAY_LEN(ends) ? 1 : -1;
+                ops->quantise(p.x, COLS / GROUP, p.q, p.scales, p.qsums, p.sums);
+                multiply(ops, &p, 0, 1, current == 0 ? expected : y);
+                if (current > 0) assert_same_bits(y, expected, 32, what(d));
+                free_problem(&p);
+            }
+        }
+}
+
 static void quantising_has_the_bits_of_ref(void **state) {
     (void)state;
     struct rng rng;
@@ -499,6 +530,7 @@ int main(void) {
         cmocka_unit_test(int8_products_have_the_bits_of_ref),
         cmocka_unit_test(int8_products_are_near_the_exact_ones),
         cmocka_unit_test(int8_extremes_do_not_saturate),
+        cmocka_unit_test(int8_extremes_of_read_only_types_do_not_saturate),
         cmocka_unit_test(quantising_has_the_bits_of_ref),
         cmocka_unit_test(row_operations_match_ref),
         cmocka_unit_test(silu_is_sound_at_the_ends),

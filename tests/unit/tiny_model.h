@@ -42,15 +42,16 @@ static inline struct tiny_options tiny_defaults(void) {
 }
 
 static inline struct model_shape tiny_shape(const struct tiny_options *o, const double *freq) {
+    bool wide = dtype_block(o->weights) == 256;
     return (struct model_shape){.n_msar_streams = o->msar_streams,
                                 .msar_kernels = {1, 4, 8, 12},
                                 .msar_branches = o->msar_branches,
                                 .n_layers = 2,
-                                .d_model = 64,
+                                .d_model = wide ? 256 : 64,
                                 .n_heads = 6,
                                 .n_kv_heads = 2,
                                 .head_dim = o->head_dim,
-                                .d_ff = 96,
+                                .d_ff = wide ? 256 : 96,
                                 .vocab_size = o->vocab,
                                 .rms_eps = 1e-6f,
                                 .tied_head = !o->untied,
