@@ -15,10 +15,11 @@ struct block_step {
     int16_t n[STEP]; /* within +-4096 */
 
     /* As stored. */
-    uint16_t f16_d, f16_m; /* f16_m: 0 where there is none; in a K type what `min` is multiplied by */
-    uint8_t scale[2];      /* K types; q6_k: int8, of either half */
-    uint8_t min;           /* q4_k, q5_k */
-    uint8_t q[STEP];       /* 0 .. 15, 31 or 63 */
+    uint16_t f16_d,
+        f16_m;        /* f16_m: 0 where there is none; in a K type what `min` is multiplied by */
+    uint8_t scale[2]; /* K types; q6_k: int8, of either half */
+    uint8_t min;      /* q4_k, q5_k */
+    uint8_t q[STEP];  /* 0 .. 15, 31 or 63 */
 };
 
 /* Is it one of these types? */

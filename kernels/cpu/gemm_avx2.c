@@ -206,29 +206,29 @@ DEFINE_ROW(
     })
 
 /* Numbers of 5 and 6 bits: bytes b of four numbers k at a time, which QUAD makes. */
-#define ROW_QUAD(QUAD, r)                                                                   \
-    {                                                                                       \
+#define ROW_QUAD(QUAD, r)                                                                       \
+    {                                                                                           \
         __m256i b0 = QUAD(p, 0, r), b1 = QUAD(p, 1, r), b2 = QUAD(p, 2, r), b3 = QUAD(p, 3, r); \
-        ROW_MADD(e, 4 * (r), Q0);                                                           \
-        ROW_MADD(o, 4 * (r) + 1, Q1);                                                       \
-        ROW_MADD(e, 4 * (r) + 2, Q2);                                                       \
-        ROW_MADD(o, 4 * (r) + 3, Q3);                                                       \
+        ROW_MADD(e, 4 * (r), Q0);                                                               \
+        ROW_MADD(o, 4 * (r) + 1, Q1);                                                           \
+        ROW_MADD(e, 4 * (r) + 2, Q2);                                                           \
+        ROW_MADD(o, 4 * (r) + 3, Q3);                                                           \
     }
 #define Q0(v) Q(v, 0)
 #define Q1(v) Q(v, 1)
 #define Q2(v) Q(v, 2)
 #define Q3(v) Q(v, 3)
 
-#define Q(v, j)     quad_float(b##v, j)
+#define Q(v, j)       quad_float(b##v, j)
 #define ROW_QUAD_5(r) ROW_QUAD(quad_5, r)
 DEFINE_ROW(row_q5_1, DTYPE_Q5_1, QUADS_ALL(ROW_QUAD_5) p += pack_scales_at(DTYPE_Q5_1))
 
 #undef ROW_D
 #undef ROW_M
 #define ROW_D(v) _mm256_mul_ps(HALF_AT(head + 16 * (v)), quad_scales(p + 8 * (v)))
-#define ROW_M(v)                                                                             \
-    a##v = _mm256_fnmadd_ps(                                                                 \
-        _mm256_mul_ps(HALF_AT(head + 64 + 16 * (v)), quad_scales(p + GROUP + 8 * (v))),      \
+#define ROW_M(v)                                                                        \
+    a##v = _mm256_fnmadd_ps(                                                            \
+        _mm256_mul_ps(HALF_AT(head + 64 + 16 * (v)), quad_scales(p + GROUP + 8 * (v))), \
         _mm256_broadcast_ss(sums + s), a##v);
 DEFINE_ROW(row_q5_k, DTYPE_Q5_K, QUADS_ALL(ROW_QUAD_5) p += pack_scales_at(DTYPE_Q5_K))
 DEFINE_ROW(
@@ -264,26 +264,26 @@ static inline __m256 q6_offset(__m256 scale) {
 
 /* Their scales take registers, so two column vectors at a time, with four chains; expanding hides
  * their latency. Half h of the step's K, quads r of it. */
-#define Q6_MADD(A, k, j)                                                          \
-    {                                                                             \
-        __m256 xk = _mm256_broadcast_ss(x + (k) + (j));                           \
-        A##0 = _mm256_fmadd_ps(q6_number(b0, j, scale0, offset0), xk, A##0);      \
-        A##1 = _mm256_fmadd_ps(q6_number(b1, j, scale1, offset1), xk, A##1);      \
+#define Q6_MADD(A, k, j)                                                     \
+    {                                                                        \
+        __m256 xk = _mm256_broadcast_ss(x + (k) + (j));                      \
+        A##0 = _mm256_fmadd_ps(q6_number(b0, j, scale0, offset0), xk, A##0); \
+        A##1 = _mm256_fmadd_ps(q6_number(b1, j, scale1, offset1), xk, A##1); \
     }
-#define Q6_QUAD(r)                                            \
-    {                                                         \
+#define Q6_QUAD(r)                                              \
+    {                                                           \
         __m256i b0 = quad_6(p, v, r), b1 = quad_6(p, v + 1, r); \
-        Q6_MADD(e, 4 * (r), 0)                                \
-        Q6_MADD(o, 4 * (r), 1)                                \
-        Q6_MADD(e, 4 * (r), 2)                                \
-        Q6_MADD(o, 4 * (r), 3)                                \
+        Q6_MADD(e, 4 * (r), 0)                                  \
+        Q6_MADD(o, 4 * (r), 1)                                  \
+        Q6_MADD(e, 4 * (r), 2)                                  \
+        Q6_MADD(o, 4 * (r), 3)                                  \
     }
-#define Q6_HALF(h, QUADS)                                                           \
-    {                                                                               \
-        const uint8_t *at = p + pack_scales_at(DTYPE_Q6_K) + (h)*GROUP + 8 * v;     \
+#define Q6_HALF(h, QUADS)                                                            \
+    {                                                                                \
+        const uint8_t *at = p + pack_scales_at(DTYPE_Q6_K) + (h)*GROUP + 8 * v;      \
         __m256 scale0 = quad_signed_scales(at), scale1 = quad_signed_scales(at + 8); \
-        __m256 offset0 = q6_offset(scale0), offset1 = q6_offset(scale1);            \
-        QUADS(Q6_QUAD)                                                              \
+        __m256 offset0 = q6_offset(scale0), offset1 = q6_offset(scale1);             \
+        QUADS(Q6_QUAD)                                                               \
     }
 
 static void row_q6_k(const uint8_t *p, uint32_t n_steps, const float *x, const float *sums,
@@ -392,27 +392,27 @@ DEFINE_EXPAND(expand_q4_1, 8, 128, PUT_Q4_1)
 /* The types that are only read: four numbers k of a column vector a round. PLACE says where number k
  * of column vector v goes, so that the same text fills another table's panel. */
 #define PUT_NUMBER(PLACE, r, j) _mm256_storeu_ps(to + PLACE(4 * (r) + (j), v), NUMBER(r, j))
-#define PUT_QUAD(PLACE, QUAD, r)     \
-    {                                \
-        __m256i b = QUAD(p, v, r);   \
-        PUT_NUMBER(PLACE, r, 0);     \
-        PUT_NUMBER(PLACE, r, 1);     \
-        PUT_NUMBER(PLACE, r, 2);     \
-        PUT_NUMBER(PLACE, r, 3);     \
+#define PUT_QUAD(PLACE, QUAD, r)   \
+    {                              \
+        __m256i b = QUAD(p, v, r); \
+        PUT_NUMBER(PLACE, r, 0);   \
+        PUT_NUMBER(PLACE, r, 1);   \
+        PUT_NUMBER(PLACE, r, 2);   \
+        PUT_NUMBER(PLACE, r, 3);   \
     }
 #define PANEL_QUAD_4(r) PUT_QUAD(PANEL_AT, quad_4, r)
 #define PANEL_QUAD_5(r) PUT_QUAD(PANEL_AT, quad_5, r)
 #define PANEL_QUAD_6(r) PUT_QUAD(PANEL_AT, quad_6, r)
-#define ROWS_AT(k, v)   ((k) * GROUP + (v) * 8)
+#define ROWS_AT(k, v)   ((k)*GROUP + (v)*8)
 #define ROWS_QUAD_4(r)  PUT_QUAD(ROWS_AT, quad_4, r)
 #define ROWS_QUAD_5(r)  PUT_QUAD(ROWS_AT, quad_5, r)
 #define ROWS_QUAD_6(r)  PUT_QUAD(ROWS_AT, quad_6, r)
-#define DEFINE_EXPAND_QUADS(NAME, BEGIN, PUT_R)      \
-    static void NAME(const uint8_t *p, float *to) {  \
-        for (uint32_t v = 0; v < 4; v++) {           \
-            BEGIN                                    \
-            QUADS_ALL(PUT_R)                         \
-        }                                            \
+#define DEFINE_EXPAND_QUADS(NAME, BEGIN, PUT_R)     \
+    static void NAME(const uint8_t *p, float *to) { \
+        for (uint32_t v = 0; v < 4; v++) {          \
+            BEGIN                                   \
+            QUADS_ALL(PUT_R)                        \
+        }                                           \
     }
 
 #define NUMBER(r, j) quad_float(b, j)
@@ -426,9 +426,9 @@ DEFINE_EXPAND_QUADS(expand_q5_0, , PANEL_QUAD_5)
 DEFINE_EXPAND_QUADS(rows_q5_0, , ROWS_QUAD_5)
 #undef NUMBER
 #define NUMBER(r, j) q6_number(b, j, scale[(r) / 4], offset[(r) / 4])
-#define BEGIN_Q6                                                                          \
-    const uint8_t *at = p + pack_scales_at(DTYPE_Q6_K) + 8 * v;                           \
-    const __m256 scale[] = {quad_signed_scales(at), quad_signed_scales(at + GROUP)};      \
+#define BEGIN_Q6                                                                     \
+    const uint8_t *at = p + pack_scales_at(DTYPE_Q6_K) + 8 * v;                      \
+    const __m256 scale[] = {quad_signed_scales(at), quad_signed_scales(at + GROUP)}; \
     const __m256 offset[] = {q6_offset(scale[0]), q6_offset(scale[1])};
 DEFINE_EXPAND_QUADS(expand_q6_k, BEGIN_Q6, PANEL_QUAD_6)
 DEFINE_EXPAND_QUADS(rows_q6_k, BEGIN_Q6, ROWS_QUAD_6)
@@ -481,8 +481,8 @@ static void load_scales(enum dtype dtype, const uint8_t *head, const uint8_t *st
     }
 }
 
-void avx2_expand_rows(enum dtype dtype, const uint8_t *head, const uint8_t *step,
-                      float (*w)[GROUP], float *d, float *m) {
+void avx2_expand_rows(enum dtype dtype, const uint8_t *head, const uint8_t *step, float (*w)[GROUP],
+                      float *d, float *m) {
     struct step_scales s;
     expand_rows[dtype](step, w[0]);
     load_scales(dtype, head, step, &s);

@@ -118,29 +118,29 @@ static inline __m256 f16_at(const uint8_t *p) {
 #define TILE_WIDEN(i)                     \
     u##i = _mm256_madd_epi16(u##i, ones); \
     v##i = _mm256_madd_epi16(v##i, ones);
-#define TILE_LESS(i, zero)                                                                 \
-    {                                                                                      \
+#define TILE_LESS(i, zero)                                                               \
+    {                                                                                    \
         __m256i off = _mm256_set1_epi32((zero)*in->qsums[(row + (i)) * in->ldsums + s]); \
-        u##i = _mm256_sub_epi32(u##i, off);                                           \
-        v##i = _mm256_sub_epi32(v##i, off);                                           \
+        u##i = _mm256_sub_epi32(u##i, off);                                              \
+        v##i = _mm256_sub_epi32(v##i, off);                                              \
     }
 #define TILE_LESS_8(i)  TILE_LESS(i, 8)
 #define TILE_LESS_16(i) TILE_LESS(i, 16)
-#define TILE_ADD(i)                                                                    \
-    {                                                                                  \
-        float *to = acc[row + (i)] + 16 * half;                                        \
-        __m256 scale = _mm256_set1_ps(in->scales[(row + (i)) * in->ldsums + s]);       \
+#define TILE_ADD(i)                                                                      \
+    {                                                                                    \
+        float *to = acc[row + (i)] + 16 * half;                                          \
+        __m256 scale = _mm256_set1_ps(in->scales[(row + (i)) * in->ldsums + s]);         \
         __m256 a = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(u##i), scale), t.d0, \
-                                   _mm256_loadu_ps(to));                               \
+                                   _mm256_loadu_ps(to));                                 \
         __m256 b = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(v##i), scale), t.d1, \
-                                   _mm256_loadu_ps(to + 8));                           \
-        if (minima) {                                                                  \
-            __m256 sum = _mm256_set1_ps(in->sums[(row + (i)) * in->ldsums + s]);       \
-            a = _mm256_fmadd_ps(t.m0, sum, a);                               \
-            b = _mm256_fmadd_ps(t.m1, sum, b);                               \
-        }                                                                              \
-        _mm256_storeu_ps(to, a);                                                       \
-        _mm256_storeu_ps(to + 8, b);                                                   \
+                                   _mm256_loadu_ps(to + 8));                             \
+        if (minima) {                                                                    \
+            __m256 sum = _mm256_set1_ps(in->sums[(row + (i)) * in->ldsums + s]);         \
+            a = _mm256_fmadd_ps(t.m0, sum, a);                                           \
+            b = _mm256_fmadd_ps(t.m1, sum, b);                                           \
+        }                                                                                \
+        _mm256_storeu_ps(to, a);                                                         \
+        _mm256_storeu_ps(to + 8, b);                                                     \
     }
 
 #define NUMBERS_BYTES(REPEAT)                              \
@@ -172,10 +172,11 @@ static inline __m256 f16_at(const uint8_t *p) {
 #define NUMBERS_Q4_1(REPEAT) NUMBERS_NIBBLES(REPEAT, false)
 
 /* Numbers of 5 and 6 bits. Half a step at a time is summed in 16 bits, then with WIDEN in 32. */
-#define HALF_SUMS(i)  __m256i s##i, t##i;
-#define HALF_KEEP(i)  s##i = u##i, t##i = v##i, u##i = v##i = _mm256_setzero_si256();
-#define HALF_JOIN(i)  u##i = _mm256_add_epi32(u##i, s##i), v##i = _mm256_add_epi32(v##i, t##i);
-#define HALF_SCALE(i) u##i = _mm256_madd_epi16(u##i, scale0), v##i = _mm256_madd_epi16(v##i, scale1);
+#define HALF_SUMS(i) __m256i s##i, t##i;
+#define HALF_KEEP(i) s##i = u##i, t##i = v##i, u##i = v##i = _mm256_setzero_si256();
+#define HALF_JOIN(i) u##i = _mm256_add_epi32(u##i, s##i), v##i = _mm256_add_epi32(v##i, t##i);
+#define HALF_SCALE(i) \
+    u##i = _mm256_madd_epi16(u##i, scale0), v##i = _mm256_madd_epi16(v##i, scale1);
 #define TILE_SIGNED(i)                                                                 \
     {                                                                                  \
         __m256i x = quad(q##i + k);                                                    \
@@ -184,40 +185,37 @@ static inline __m256 f16_at(const uint8_t *p) {
         v##i = _mm256_add_epi16(                                                       \
             v##i, _mm256_maddubs_epi16(_mm256_abs_epi8(w1), _mm256_sign_epi8(x, w1))); \
     }
-#define QUAD_5(REPEAT, r)                                                                 \
-    {                                                                                     \
-        const uint32_t k = 4 * (r);                                                       \
+#define QUAD_5(REPEAT, r)                                                           \
+    {                                                                               \
+        const uint32_t k = 4 * (r);                                                 \
         __m256i w0 = quad_5(step, 2 * half, r), w1 = quad_5(step, 2 * half + 1, r); \
-        REPEAT(TILE_NIBBLES)                                                              \
+        REPEAT(TILE_NIBBLES)                                                        \
     }
-#define QUAD_6(REPEAT, r)                                                                 \
-    {                                                                                     \
-        const uint32_t k = 4 * (r);                                                       \
-        const __m256i zero = _mm256_set1_epi8(32);                                        \
-        __m256i w0 = _mm256_sub_epi8(quad_6(step, 2 * half, r), zero);              \
-        __m256i w1 = _mm256_sub_epi8(quad_6(step, 2 * half + 1, r), zero);          \
-        REPEAT(TILE_SIGNED)                                                               \
+#define QUAD_6(REPEAT, r)                                                  \
+    {                                                                      \
+        const uint32_t k = 4 * (r);                                        \
+        const __m256i zero = _mm256_set1_epi8(32);                         \
+        __m256i w0 = _mm256_sub_epi8(quad_6(step, 2 * half, r), zero);     \
+        __m256i w1 = _mm256_sub_epi8(quad_6(step, 2 * half + 1, r), zero); \
+        REPEAT(TILE_SIGNED)                                                \
     }
-#define NUMBERS_Q5_1(REPEAT)                                                        \
-    REPEAT(HALF_SUMS)                                                               \
-    QUAD_5(REPEAT, 0) QUAD_5(REPEAT, 1) QUAD_5(REPEAT, 2) QUAD_5(REPEAT, 3)         \
-    REPEAT(TILE_WIDEN)                                                              \
-    REPEAT(HALF_KEEP)                                                               \
-    QUAD_5(REPEAT, 4) QUAD_5(REPEAT, 5) QUAD_5(REPEAT, 6) QUAD_5(REPEAT, 7)         \
-    REPEAT(TILE_WIDEN)                                                              \
-    REPEAT(HALF_JOIN)
+#define NUMBERS_Q5_1(REPEAT)                                                                       \
+    REPEAT(HALF_SUMS)                                                                              \
+    QUAD_5(REPEAT, 0)                                                                              \
+    QUAD_5(REPEAT, 1) QUAD_5(REPEAT, 2) QUAD_5(REPEAT, 3) REPEAT(TILE_WIDEN) REPEAT(HALF_KEEP)     \
+        QUAD_5(REPEAT, 4) QUAD_5(REPEAT, 5) QUAD_5(REPEAT, 6) QUAD_5(REPEAT, 7) REPEAT(TILE_WIDEN) \
+            REPEAT(HALF_JOIN)
 #define NUMBERS_Q5_0(REPEAT) NUMBERS_Q5_1(REPEAT) REPEAT(TILE_LESS_16)
-#define NUMBERS_Q6_K(REPEAT)                                                        \
-    REPEAT(HALF_SUMS)                                                               \
-    const uint8_t *scales = step + pack_scales_at(DTYPE_Q6_K) + 16 * half;          \
-    __m256i scale0 = pair_scales(scales), scale1 = pair_scales(scales + 8);         \
-    QUAD_6(REPEAT, 0) QUAD_6(REPEAT, 1) QUAD_6(REPEAT, 2) QUAD_6(REPEAT, 3)         \
-    REPEAT(HALF_SCALE)                                                              \
-    REPEAT(HALF_KEEP)                                                               \
-    scale0 = pair_scales(scales + GROUP), scale1 = pair_scales(scales + GROUP + 8); \
-    QUAD_6(REPEAT, 4) QUAD_6(REPEAT, 5) QUAD_6(REPEAT, 6) QUAD_6(REPEAT, 7)         \
-    REPEAT(HALF_SCALE)                                                              \
-    REPEAT(HALF_JOIN)
+#define NUMBERS_Q6_K(REPEAT)                                                                   \
+    REPEAT(HALF_SUMS)                                                                          \
+    const uint8_t *scales = step + pack_scales_at(DTYPE_Q6_K) + 16 * half;                     \
+    __m256i scale0 = pair_scales(scales), scale1 = pair_scales(scales + 8);                    \
+    QUAD_6(REPEAT, 0)                                                                          \
+    QUAD_6(REPEAT, 1) QUAD_6(REPEAT, 2) QUAD_6(REPEAT, 3) REPEAT(HALF_SCALE) REPEAT(HALF_KEEP) \
+        scale0 = pair_scales(scales + GROUP),                                                  \
+        scale1 = pair_scales(scales + GROUP + 8);                                              \
+    QUAD_6(REPEAT, 4)                                                                          \
+    QUAD_6(REPEAT, 5) QUAD_6(REPEAT, 6) QUAD_6(REPEAT, 7) REPEAT(HALF_SCALE) REPEAT(HALF_JOIN)
 
 /* int8 scales of eight columns, each in both halves of its dword. */
 static inline __m256i pair_scales(const uint8_t *p) {
@@ -251,7 +249,7 @@ static inline struct tile_scales scales_of(enum dtype dtype, const uint8_t *head
 }
 
 /* Rows row .. row + R - 1, columns 16 half .. 16 half + 15, steps s .. end - 1 from `step` on. */
-#define DEFINE_TILE(NAME, R, REPEAT, DTYPE, NUMBERS)                               \
+#define DEFINE_TILE(NAME, R, REPEAT, DTYPE, NUMBERS)                                       \
     static void NAME##_##R(const uint8_t *step, uint32_t s, uint32_t end, uint32_t half,   \
                            const struct gemm_rows *in, uint32_t row, float(*acc)[GROUP]) { \
         const __m256i ones = _mm256_set1_epi16(1);                                         \

@@ -34,10 +34,13 @@ static inline __m256i quad_6(const uint8_t *step, uint32_t v, int r) {
 
 /* Byte j of every dword as a float. */
 static inline __m256 quad_float(__m256i bytes, int j) {
-    const __m256i first = _mm256_set_epi32(12, 8, 4, 0, 12, 8, 4, 0), none = _mm256_set1_epi32(~255);
-    __m256i one = j == 0   ? _mm256_and_si256(bytes, _mm256_set1_epi32(255))
-                  : j == 3 ? _mm256_srli_epi32(bytes, 24)
-                           : _mm256_shuffle_epi8(bytes, _mm256_or_si256(none, _mm256_add_epi32(first, _mm256_set1_epi32(j))));
+    const __m256i first = _mm256_set_epi32(12, 8, 4, 0, 12, 8, 4, 0),
+                  none = _mm256_set1_epi32(~255);
+    __m256i one =
+        j == 0   ? _mm256_and_si256(bytes, _mm256_set1_epi32(255))
+        : j == 3 ? _mm256_srli_epi32(bytes, 24)
+                 : _mm256_shuffle_epi8(
+                       bytes, _mm256_or_si256(none, _mm256_add_epi32(first, _mm256_set1_epi32(j))));
     return _mm256_cvtepi32_ps(one);
 }
 

@@ -163,7 +163,8 @@ static void types_that_are_only_read_widen_as_gguf_lays_them_out(void **state) {
             }
             dtype_to_f32(d, stored, (size_t)block * 2, out);
             for (int i = 0; i < 2 * block; i++) {
-                float expected = (float)number_of(d, stored + (size_t)(i / block) * bytes, i % block);
+                float expected =
+                    (float)number_of(d, stored + (size_t)(i / block) * bytes, i % block);
                 if (out[i] != expected)
                     fail_msg("%s number %d: %.9g, not %.9g", dtype_name(d), i, out[i], expected);
             }

@@ -124,8 +124,8 @@ static void multiply(const struct cpu_ops *ops, const struct problem *p, uint32_
     }
 }
 
-static const uint32_t shapes[][2] = {{320, 64},  {33, 96}, {1, 32}, {64, 576},
-                                     {40, 1536}, {96, 48}, {31, 1}, {5, 33}, {33, 256}, {70, 2816}};
+static const uint32_t shapes[][2] = {{320, 64}, {33, 96}, {1, 32}, {64, 576}, {40, 1536},
+                                     {96, 48},  {31, 1},  {5, 33}, {33, 256}, {70, 2816}};
 
 #define FOR_EACH_PROBLEM(d, s)                         \
     for (enum dtype d = 0; d < DTYPE_COUNT; d++)       \
@@ -258,9 +258,9 @@ static void packed_rows_read_back_exactly(void **state) {
 static const uint32_t int8_shapes[][2] = {{320, 64},  {33, 96},  {1, 32},   {64, 576},
                                           {40, 1536}, {33, 256}, {70, 2816}};
 
-#define FOR_EACH_INT8_PROBLEM(d, s)                              \
-    for (enum dtype d = DTYPE_Q8_0; d < DTYPE_COUNT; d++)        \
-        for (size_t s = 0; s < ARRAY_LEN(int8_shapes); s++)      \
+#define FOR_EACH_INT8_PROBLEM(d, s)                         \
+    for (enum dtype d = DTYPE_Q8_0; d < DTYPE_COUNT; d++)   \
+        for (size_t s = 0; s < ARRAY_LEN(int8_shapes); s++) \
             if (int8_shapes[s][1] % dtype_block(d) == 0)
 
 /* ref is the definition: every table, alone and in company, has its bits. */
@@ -361,7 +361,8 @@ static void int8_extremes_of_read_only_types_do_not_saturate(void **state) {
                 const struct cpu_ops *ops = tables[current].ops;
                 struct problem p = make_problem_for(ops, true, d, 32, COLS, 1);
                 uint8_t *stored = (uint8_t *)(uintptr_t)p.src.data;
-                size_t n = dtype_row_bytes(d, 32 * COLS), block = dtype_row_bytes(d, dtype_block(d));
+                size_t n = dtype_row_bytes(d, 32 * COLS),
+                       block = dtype_row_bytes(d, dtype_block(d));
                 memset(stored, ends[end % ARRAY_LEN(ends)], n);
                 for (uint8_t *b = stored; b < stored + n; b += block) {
                     memcpy(b + (d == DTYPE_Q6_K ? 208 : 0), (const uint8_t[]){0, 0x3c}, 2);
