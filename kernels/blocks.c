@@ -58,7 +58,8 @@ static void split_q6_k(const uint8_t *block, uint32_t step, struct block_step *o
     out->f16_d = u16_at(block + 208);
 }
 
-void block_step(enum dtype dtype, const uint8_t *block, uint32_t step, struct block_step *out) {
+void block_step_load(enum dtype dtype, const uint8_t *block, uint32_t step,
+                     struct block_step *out) {
     *out = (struct block_step){.f16_d = u16_at(block)};
     if (block_has_minima(dtype)) out->f16_m = u16_at(block + 2);
     switch ((int)dtype) {
@@ -82,7 +83,6 @@ void block_step(enum dtype dtype, const uint8_t *block, uint32_t step, struct bl
     default:
         ASSERT(block_is_read_only(dtype));
     }
-    block_step_finish(dtype, out);
 }
 
 void block_step_finish(enum dtype dtype, struct block_step *s) {
@@ -98,6 +98,11 @@ void block_step_finish(enum dtype dtype, struct block_step *s) {
     if (dtype == DTYPE_Q6_K)
         for (uint32_t k = 0; k < STEP; k++)
             s->n[k] = (int16_t)(s->n[k] * (int8_t)s->scale[k / 16]);
+}
+
+void block_step(enum dtype dtype, const uint8_t *block, uint32_t step, struct block_step *out) {
+    block_step_load(dtype, block, step, out);
+    block_step_finish(dtype, out);
 }
 
 void block_step_widen(enum dtype dtype, const struct block_step *s, float *out) {

@@ -34,7 +34,8 @@ static inline bool block_has_minima(enum dtype dtype) {
 
 /* Steps 0 .. 7 of a block of 256, step 0 of one of 32. */
 void block_step(enum dtype dtype, const uint8_t *block, uint32_t step, struct block_step *out);
-/* d, m and n from what is stored. */
+/* Its two halves: what is stored, then d, m and n of that. */
+void block_step_load(enum dtype dtype, const uint8_t *block, uint32_t step, struct block_step *out);
 void block_step_finish(enum dtype dtype, struct block_step *s);
 /* Its 32 numbers. */
 void block_step_widen(enum dtype dtype, const struct block_step *s, float *out);

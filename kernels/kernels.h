@@ -159,7 +159,7 @@ enum weight {
 enum activations {
     ACTIVATIONS_F32, /* float32 rows, weights as they are (cuda: widened to float32) */
     ACTIVATIONS_BF16, /* rows rounded to bf16, float32 sums; weights bf16 or q8_0, others made bf16 */
-    ACTIVATIONS_INT8, /* rows quantised by blocks of 32, for 8- and 4-bit matrices; others as f32 */
+    ACTIVATIONS_INT8, /* rows quantised by blocks of 32, for matrices of blocks; others as f32 */
     ACTIVATIONS_COUNT
 };
 const char *activations_name(enum activations activations); /* "f32", "bf16", "int8" */

@@ -191,19 +191,20 @@ DEFINE_ROW(
 #define U5(v) NIBBLE_UNSIGNED(z##v, 5)
 #define U6(v) NIBBLE_UNSIGNED(z##v, 6)
 #define U7(v) NIBBLE_UNSIGNED(z##v, 7)
-DEFINE_ROW(
-    row_q4_1, DTYPE_Q4_1, for (uint32_t k = 0; k < GROUP; k += 8) {
-        ROW_LOAD(p);
-        ROW_MADD(e, k, U0);
-        ROW_MADD(o, k + 1, U1);
-        ROW_MADD(e, k + 2, U2);
-        ROW_MADD(o, k + 3, U3);
-        ROW_MADD(e, k + 4, U4);
-        ROW_MADD(o, k + 5, U5);
-        ROW_MADD(e, k + 6, U6);
-        ROW_MADD(o, k + 7, U7);
-        p += 128;
-    })
+#define ROW_UNSIGNED                          \
+    for (uint32_t k = 0; k < GROUP; k += 8) { \
+        ROW_LOAD(p);                          \
+        ROW_MADD(e, k, U0);                   \
+        ROW_MADD(o, k + 1, U1);               \
+        ROW_MADD(e, k + 2, U2);               \
+        ROW_MADD(o, k + 3, U3);               \
+        ROW_MADD(e, k + 4, U4);               \
+        ROW_MADD(o, k + 5, U5);               \
+        ROW_MADD(e, k + 6, U6);               \
+        ROW_MADD(o, k + 7, U7);               \
+        p += 128;                             \
+    }
+DEFINE_ROW(row_q4_1, DTYPE_Q4_1, ROW_UNSIGNED)
 
 /* Numbers of 5 and 6 bits: bytes b of four numbers k at a time, which QUAD makes. */
 #define ROW_QUAD(QUAD, r)                                                                       \
@@ -231,19 +232,7 @@ DEFINE_ROW(row_q5_1, DTYPE_Q5_1, QUADS_ALL(ROW_QUAD_5) p += pack_scales_at(DTYPE
         _mm256_mul_ps(HALF_AT(head + 64 + 16 * (v)), quad_scales(p + GROUP + 8 * (v))), \
         _mm256_broadcast_ss(sums + s), a##v);
 DEFINE_ROW(row_q5_k, DTYPE_Q5_K, QUADS_ALL(ROW_QUAD_5) p += pack_scales_at(DTYPE_Q5_K))
-DEFINE_ROW(
-    row_q4_k, DTYPE_Q4_K, for (uint32_t k = 0; k < GROUP; k += 8) {
-        ROW_LOAD(p);
-        ROW_MADD(e, k, U0);
-        ROW_MADD(o, k + 1, U1);
-        ROW_MADD(e, k + 2, U2);
-        ROW_MADD(o, k + 3, U3);
-        ROW_MADD(e, k + 4, U4);
-        ROW_MADD(o, k + 5, U5);
-        ROW_MADD(e, k + 6, U6);
-        ROW_MADD(o, k + 7, U7);
-        p += 128;
-    })
+DEFINE_ROW(row_q4_k, DTYPE_Q4_K, ROW_UNSIGNED)
 
 #undef ROW_D
 #undef ROW_M

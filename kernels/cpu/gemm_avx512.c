@@ -10,7 +10,8 @@
  *                floats): a read of the stream.
  *   more rows    a panel of one step, expanded into the first-level cache and used by all tiles:
  *                [k 32][column 32] f32, then d and m. Bound by FMA: 12 of them for 8 loads.
- * Float32 weights are such a panel as they lie. */
+ * Float32 weights are such a panel as they lie. Of the types that are only read (q5_0 .. q6_k) avx2
+ * expands the panels, and takes few rows. */
 #include <string.h>
 
 #include "kernels/cpu/avx512.h"

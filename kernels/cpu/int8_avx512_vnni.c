@@ -1,5 +1,6 @@
 /* int8_avx512_vnni.c: activations in int8 against blocks of 8- and 4-bit weights, by vpdpbusd: four
- * products of unsigned x signed bytes added to a dword, exactly. Definition and bits: int8_avx2.c.
+ * products of unsigned x signed bytes added to a dword, exactly. Definition and bits: int8_avx2.c, whose
+ * tiles also take the types that are only read (q5_0 .. q6_k).
  *
  *   columns     | register 0: 0 .. 15 | register 1: 16 .. 31 |     a tile: 1 to 6 rows, with
  *   for a quad  u += 4 bytes of w (unsigned) . 4 bytes of x        2 integers and 2 floats a row in

@@ -80,11 +80,13 @@ static void pack_plain(enum dtype dtype, const uint8_t *src, uint32_t n, uint8_t
 
 /* ---- types that are only read ----------------------------------------------------------------- */
 
-/* Where the higher bits of number k lie: dword of its column, and bit of that. */
-static uint32_t high_bit(enum dtype dtype, uint32_t k, uint32_t *index) {
-    uint32_t r = k / 4, pairs = dtype == DTYPE_Q6_K;
+/* The higher bits of quad r (numbers k = 4 r + j, one a byte): which dword of a column they are in,
+ * how far they are shifted, and what they fill of each byte. */
+static uint32_t high_shift(enum dtype dtype, uint32_t r, uint32_t *index, uint32_t *mask) {
+    bool pairs = dtype == DTYPE_Q6_K;
     *index = pairs ? r / 4 : 0;
-    return k % 4 * 8 + (pairs ? r % 4 * 2 : r);
+    *mask = pairs ? 0x03030303 : dtype == DTYPE_Q4_K ? 0 : 0x01010101;
+    return pairs ? r % 4 * 2 : r;
 }
 
 static uint32_t high_dwords(enum dtype dtype) {
@@ -95,10 +97,11 @@ static void pack_step(enum dtype dtype, const struct block_step *s, uint8_t *hea
                       uint32_t column) {
     uint8_t *high = step + PACK_NIBBLES_BYTES, *scales = step + pack_scales_at(dtype);
     uint32_t nibbles[4] = {0}, bits[2] = {0};
-    for (uint32_t k = 0, i; k < GROUP; k++) {
-        nibbles[k / 8] |= (s->q[k] & 15u) << PACK_NIBBLE(k % 8);
-        uint32_t bit = high_bit(dtype, k, &i);
-        bits[i] |= (uint32_t)s->q[k] >> 4 << bit;
+    for (uint32_t r = 0, quad, i, mask; r < GROUP / 4; r++) {
+        memcpy(&quad, s->q + 4 * r, sizeof quad);
+        nibbles[r / 2] |= (quad & 0x0f0f0f0f) << r % 2 * 4; /* as PACK_NIBBLE has it */
+        uint32_t shift = high_shift(dtype, r, &i, &mask);
+        bits[i] |= (quad >> 4 & mask) << shift;
     }
     for (uint32_t i = 0; i < 4; i++)
         put_dword(step, i, column, nibbles[i]);
@@ -117,11 +120,11 @@ static void unpack_step(enum dtype dtype, const uint8_t *head, const uint8_t *st
                         struct block_step *s) {
     const uint8_t *high = step + PACK_NIBBLES_BYTES, *scales = step + pack_scales_at(dtype);
     *s = (struct block_step){0};
-    for (uint32_t k = 0, i; k < GROUP; k++) {
-        s->q[k] = get_dword(step, k / 8, column) >> PACK_NIBBLE(k % 8) & 15;
-        uint32_t bit = high_bit(dtype, k, &i), mask = dtype == DTYPE_Q6_K ? 3 : 1;
-        if (high_dwords(dtype))
-            s->q[k] = (uint8_t)(s->q[k] | (get_dword(high, i, column) >> bit & mask) << 4);
+    for (uint32_t r = 0, i, mask; r < GROUP / 4; r++) {
+        uint32_t quad = get_dword(step, r / 2, column) >> r % 2 * 4 & 0x0f0f0f0f;
+        uint32_t shift = high_shift(dtype, r, &i, &mask);
+        if (mask) quad |= (get_dword(high, i, column) >> shift & mask) << 4;
+        memcpy(s->q + 4 * r, &quad, sizeof quad);
     }
     bool k_type = pack_head_bytes(dtype) > 0;
     const uint8_t *f16 = k_type ? head : scales;
@@ -141,7 +144,7 @@ static void pack_row(enum dtype dtype, const uint8_t *row, uint32_t n_steps, uin
     size_t block_bytes = dtype_row_bytes(dtype, dtype_block(dtype));
     struct block_step s;
     for (uint32_t i = 0; i < n_steps; i++) {
-        block_step(dtype, row + i / block_steps * block_bytes, i % block_steps, &s);
+        block_step_load(dtype, row + i / block_steps * block_bytes, i % block_steps, &s);
         uint8_t *head = group + pack_head_at(dtype, i);
         pack_step(dtype, &s, head, group + pack_step_at(dtype, i), column);
     }
