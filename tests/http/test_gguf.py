@@ -154,4 +154,5 @@ def test_inspect_and_convert_name_the_types(gguf, wide, tmp_path):
     assert refused.returncode != 0 and not (tmp_path / "as-is").exists()
     assert b"type Q6_K has no form in safetensors; --dtype names one that has" in refused.stderr, refused.stderr
     run_cli("convert", path, tmp_path / "wide", "--dtype", "f32")
-    assert logits(tmp_path / "wide", WIDE_PROMPT) == logits(gguf(wide, "q4_k_m", "--widened"), WIDE_PROMPT)
+    ours, other = (array(logits(p, WIDE_PROMPT)) for p in (tmp_path / "wide", gguf(wide, "q4_k_m", "--widened")))
+    assert numpy.abs(ours - other).max() < 1e-4  # rope factors: float32 in a GGUF, not in config.json
