@@ -199,24 +199,39 @@ static inline __m256 f16_at(const uint8_t *p) {
         __m256i w1 = _mm256_sub_epi8(quad_6(step, 2 * half + 1, r), zero); \
         REPEAT(TILE_SIGNED)                                                \
     }
-#define NUMBERS_Q5_1(REPEAT)                                                                   \
-    REPEAT(HALF_SUMS)                                                                          \
-    QUAD_5(REPEAT, 0)                                                                          \
-    QUAD_5(REPEAT, 1)                                                                          \
-    QUAD_5(REPEAT, 2) QUAD_5(REPEAT, 3) REPEAT(TILE_WIDEN) REPEAT(HALF_KEEP) QUAD_5(REPEAT, 4) \
-        QUAD_5(REPEAT, 5) QUAD_5(REPEAT, 6) QUAD_5(REPEAT, 7) REPEAT(TILE_WIDEN) REPEAT(HALF_JOIN)
+#define NUMBERS_Q5_1(REPEAT) \
+    REPEAT(HALF_SUMS);       \
+    QUAD_5(REPEAT, 0);       \
+    QUAD_5(REPEAT, 1);       \
+    QUAD_5(REPEAT, 2);       \
+    QUAD_5(REPEAT, 3);       \
+    REPEAT(TILE_WIDEN);      \
+    REPEAT(HALF_KEEP);       \
+    QUAD_5(REPEAT, 4);       \
+    QUAD_5(REPEAT, 5);       \
+    QUAD_5(REPEAT, 6);       \
+    QUAD_5(REPEAT, 7);       \
+    REPEAT(TILE_WIDEN);      \
+    REPEAT(HALF_JOIN);
 #define NUMBERS_Q5_0(REPEAT) NUMBERS_Q5_1(REPEAT) REPEAT(TILE_LESS_16)
-#define NUMBERS_Q6_K(REPEAT)                                                 \
-    REPEAT(HALF_SUMS)                                                        \
-    const uint8_t *scales = step + pack_scales_at(DTYPE_Q6_K) + 16 * half;   \
-    __m256i scale0 = pair_scales(scales), scale1 = pair_scales(scales + 8);  \
-    QUAD_6(REPEAT, 0)                                                        \
-    QUAD_6(REPEAT, 1)                                                        \
-    QUAD_6(REPEAT, 2) QUAD_6(REPEAT, 3) REPEAT(HALF_SCALE) REPEAT(HALF_KEEP) \
-        scale0 = pair_scales(scales + GROUP),                                \
-        scale1 = pair_scales(scales + GROUP + 8);                            \
-    QUAD_6(REPEAT, 4)                                                        \
-    QUAD_6(REPEAT, 5) QUAD_6(REPEAT, 6) QUAD_6(REPEAT, 7) REPEAT(HALF_SCALE) REPEAT(HALF_JOIN)
+#define NUMBERS_Q6_K(REPEAT)                                                \
+    const uint8_t *scales = step + pack_scales_at(DTYPE_Q6_K) + 16 * half;  \
+    __m256i scale0 = pair_scales(scales), scale1 = pair_scales(scales + 8); \
+    REPEAT(HALF_SUMS);                                                      \
+    QUAD_6(REPEAT, 0);                                                      \
+    QUAD_6(REPEAT, 1);                                                      \
+    QUAD_6(REPEAT, 2);                                                      \
+    QUAD_6(REPEAT, 3);                                                      \
+    REPEAT(HALF_SCALE);                                                     \
+    REPEAT(HALF_KEEP);                                                      \
+    scale0 = pair_scales(scales + GROUP);                                   \
+    scale1 = pair_scales(scales + GROUP + 8);                               \
+    QUAD_6(REPEAT, 4);                                                      \
+    QUAD_6(REPEAT, 5);                                                      \
+    QUAD_6(REPEAT, 6);                                                      \
+    QUAD_6(REPEAT, 7);                                                      \
+    REPEAT(HALF_SCALE);                                                     \
+    REPEAT(HALF_JOIN);
 
 /* int8 scales of eight columns, each in both halves of its dword. */
 static inline __m256i pair_scales(const uint8_t *p) {
