@@ -1,8 +1,11 @@
 # Geryon. `make run` serves a chat model, `make test` proves it; `make help` lists the rest.
 #
 #   CONFIG=release (default) | debug | asan | tsan     objects live in build/$(CONFIG)/
+#   CUDA=1                                             build/geryon gets the CUDA backend (make cuda)
 #   WERROR=1                                           warnings are errors
 #   V=1                                                prints the commands
+#
+# Compiling the kernels takes nvcc minutes, so `make` leaves them out unless CUDA=1 asks for them.
 
 CONFIG ?= release
 B := build/$(CONFIG)
@@ -21,6 +24,7 @@ CFLAGS_release := -O2 -D_FORTIFY_SOURCE=2
 CFLAGS_debug := -O1 -DGERYON_SLOW_CHECKS
 CFLAGS_asan := $(SANITIZE) -fsanitize=address,undefined -fno-sanitize-recover=undefined
 CFLAGS_tsan := $(SANITIZE) -fsanitize=thread
+CFLAGS_cuda := $(CFLAGS_release)
 CFLAGS_fuzz := $(SANITIZE) -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 CFLAGS := -std=c11 -g $(CFLAGS_$(CONFIG)) -D_GNU_SOURCE $(WARN) $(if $(WERROR),-Werror) -fno-common \
           -fstack-protector-strong -ffp-contract=off -I. -MMD -MP \
@@ -51,15 +55,26 @@ CORE := $(filter-out $(LOADER),$(KERNELS) $(ENGINE) $(PROTO))
 # ---- the product --------------------------------------------------------------------------------
 
 .PHONY: all
-all: $(B)/geryon $(if $(filter release,$(CONFIG)),build/geryon) ## build/geryon (the default)
+all: $(B)/geryon $(if $(filter release,$(CONFIG)),build/geryon) ## build/geryon (the default); CUDA=1 with the CUDA backend
 
-build/geryon build/geryon-scripted: build/%: build/release/%
-	$(Q)cp -f $< $@.tmp && mv -f $@.tmp $@
+# Not by age: with and without CUDA=1 another file is the newer one.
+COPY = $(Q)cmp -s $< $@ || { mkdir -p $(@D) && cp -f $< $@.tmp && mv -f $@.tmp $@; }
+.PHONY: always
+build/geryon: $(if $(filter 1,$(CUDA)),build/cuda/geryon,build/release/geryon) always
+	$(COPY)
+build/geryon-scripted: build/release/geryon-scripted
+	$(COPY)
+ifneq ($(CONFIG),cuda)
+build/cuda/geryon: always
+	@$(SUBMAKE) CONFIG=cuda $@
+endif
 
 # -rdynamic: the program's own MHD_queue_response must be found by libmicrohttpd (server/http.c).
+ifneq ($(CONFIG),cuda)
 $(B)/geryon: $(call obj,$(CORE) $(LOADER) $(SERVER) $(NO_CUDA))
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS)
+endif
 $(B)/geryon-scripted: $(call obj,$(CORE) $(SCRIPTED) $(SERVER) $(NO_CUDA))
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $^ $(LDLIBS)
@@ -137,6 +152,7 @@ $(patsubst %,$(B)/tests/gpusim/%.o,$(GPUSIM)): $(B)/%.o: %.cpp Makefile
 	@mkdir -p $(@D)
 	@echo "  CXX  $<"
 	$(Q)$(CXX) $(GPUSIM_FLAGS) -O2 -c -o $@ $<
+ifneq ($(CONFIG),cuda)
 $(B)/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)
 	@echo "  CXX  $<"
@@ -145,6 +161,7 @@ $(B)/%.cpp.o: %.cpp Makefile
 	@mkdir -p $(@D)
 	@echo "  CXX  $<"
 	$(Q)$(CXX) $(GPUSIM_FLAGS) $(CFLAGS_$(CONFIG)) -c -o $@ $<
+endif
 GPUSIM_LIB := $(B)/tests/gpusim/libgpusim.a
 $(GPUSIM_LIB): $(patsubst %,$(B)/tests/gpusim/%.o,$(GPUSIM))
 	$(Q)rm -f $@ && ar rcs $@ $^
@@ -152,9 +169,9 @@ $(B)/tests/gpusim/test_%: $(B)/tests/gpusim/test_%.cpp.o $(call gpusim_obj,$(GPU
 	@echo "  LINK $@"
 	$(Q)$(CXX) $(CFLAGS_$(CONFIG)) -o $@ $(filter %.o %.a,$^) -Wl,-T,tests/gpusim/gpusim.ld -lcmocka -lm -lpthread
 
-
 # The CUDA backend on the simulator: its kernels (.cu) by the rules above, its host part as C. Tests of
 # kernels (tests/gpu) run here, and on a device by make check-gpu.
+ifneq ($(CONFIG),cuda)
 $(call obj,$(CUDA_HOST)): EXTRA := -DGERYON_GPUSIM -Itests/gpusim/include
 CUDA_SIM := $(B)/kernels/cuda/libcuda-sim.a
 $(CUDA_SIM): $(call obj,$(CUDA_HOST)) $(call gpusim_obj,$(CUDA_KERNELS))
@@ -162,16 +179,31 @@ $(CUDA_SIM): $(call obj,$(CUDA_HOST)) $(call gpusim_obj,$(CUDA_KERNELS))
 GPU_TESTS := $(wildcard tests/gpu/test_*.cpp)
 SIMLINK = $(CXX) $(CFLAGS_$(CONFIG)) -rdynamic -o $@ $(filter %.o,$^) $(filter-out $(GPUSIM_LIB),$(filter %.a,$^)) \
           $(GPUSIM_LIB) -Wl,-T,tests/gpusim/gpusim.ld $(LDLIBS)
-.SECONDARY: $(call gpusim_obj,$(CUDA_KERNELS) $(GPU_TESTS))
+.SECONDARY: $(call gpusim_obj,$(CUDA_KERNELS) $(GPU_TESTS)) $(B)/tests/sim/cuda_peek.o
 $(B)/tests/gpu/test_%: $(B)/tests/gpu/test_%.cpp.o $(call obj,$(KERNELS) tests/harness.c) $(CUDA_SIM) $(GPUSIM_LIB) tests/gpusim/gpusim.ld
 	@echo "  LINK $@"
 	$(Q)$(SIMLINK) -lcmocka
+endif
 $(B)/geryon-gpusim: $(call obj,$(CORE) $(LOADER) $(SERVER)) $(CUDA_SIM) $(GPUSIM_LIB) tests/gpusim/gpusim.ld
 	@echo "  LINK $@"
 	$(Q)$(SIMLINK)
 
+# C tests that know the CUDA table (they ask tables_are_cuda) once more, with it in place of absent.c.
+SIM_TESTS := $(patsubst %.c,$(B)/tests/sim/%,$(notdir $(shell grep -l tables_are_cuda $(UNIT))))
+$(B)/tests/sim/%.o: EXTRA := -DGERYON_GPUSIM -Itests/gpusim/include
+SIM_DEPS = $(B)/tests/sim/cuda_peek.o $(call obj,$(LOADER)) $(CUDA_SIM) $(TESTLIB) $(GPUSIM_LIB) tests/gpusim/gpusim.ld
+$(B)/tests/sim/test_%: $(B)/tests/unit/test_%.o $(SIM_DEPS)
+	@echo "  LINK $@"
+	$(Q)$(SIMLINK) -lcmocka
+$(B)/tests/sim/prop_%: $(B)/tests/prop/prop_%.o $(B)/tests/prop/watch.o $(SIM_DEPS)
+	@echo "  LINK $@"
+	$(Q)$(SIMLINK) -lcmocka
+
+build/gpusim/geryon: build/release/geryon-gpusim
+	$(COPY)
+
 .PHONY: gpusim
-gpusim: $(patsubst %.cpp,$(B)/%,$(GPUSIM_TESTS) $(GPU_TESTS)) ## build/gpusim/geryon: the product, its CUDA backend on the GPU simulator
+gpusim: $(B)/geryon-gpusim $(if $(filter release,$(CONFIG)),build/gpusim/geryon) $(patsubst %.cpp,$(B)/%,$(GPUSIM_TESTS) $(GPU_TESTS)) $(SIM_TESTS) ## build/gpusim/geryon: the product, its CUDA backend on the GPU simulator
 
 .PHONY: unit fuzz-replay
 unit: $(patsubst %.c,$(B)/%,$(UNIT)) ## build the C tests of CONFIG
@@ -227,13 +259,15 @@ fuzz: ## build/fuzz/fuzz_PARSER for each parser of outside bytes (clang); FUZZ_S
 	        tests/fuzz/corpus/$$name || exit 1; \
 	done
 
-check: ## test with -Werror, lint, format, the suite under ASan+UBSan and TSan, 30 s of fuzzing a parser
+check: ## test with -Werror, lint, format, the suite under ASan+UBSan and TSan, 30 s of fuzzing a parser, kernels by nvcc
 	@tests/tools/deps.sh check
 	@$(SUBMAKE) lint format-check
 	@GERYON_SCENARIOS=2000 GERYON_LAWS=all $(SUBMAKE) WERROR=1 test
 	@$(SUBMAKE) WERROR=1 asan
 	@$(SUBMAKE) WERROR=1 tsan
 	@$(SUBMAKE) fuzz FUZZ_SECONDS=30
+	@$(if $(NVCC),$(SUBMAKE) -j2 WERROR=1 cuda cuda-resources,echo "make $@: no nvcc here, the kernels are not compiled by it")
+	@python3 tests/gpu/check_gpu.py --simulate
 	@echo "make check: later parts add the simulation, other clients and clusters; make test-deploy runs the image"
 
 # ---- benchmarks ---------------------------------------------------------------------------------
@@ -263,54 +297,78 @@ test-deploy: ## the image for real, without Docker, and the server behind nginx 
 
 # ---- CUDA ---------------------------------------------------------------------------------------
 
-# Needs the toolkit (nvcc) and no GPU. The CPU build needs neither.
+# Needs the toolkit (nvcc, cuBLAS) and no GPU: `make cuda` is CONFIG=cuda, whose objects are in build/cuda.
+# There %.cu and the tests of kernels (%.cpp) are compiled by nvcc, and the host's part sees its headers.
 NVCC ?= $(firstword $(wildcard $(addsuffix /nvcc,$(subst :, ,$(PATH)) /usr/local/cuda/bin)))
-GPU_ARCHS := 80 90 100
-NVCC_FLAGS := -std=c++17 -O3 -lineinfo --Werror all-warnings -I. \
+GPU_ARCHS ?= 80 90 100
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+NVCC_FLAGS := -std=c++17 -O3 -lineinfo --Werror all-warnings -Xptxas -v -I. -D_GNU_SOURCE \
               $(foreach arch,$(GPU_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch))
-build/cuda/%.o: %.cu Makefile
+# What ptxas says of each kernel stays beside its object, for cuda-resources.
+NVCC_COMPILE = $(Q)$(NVCC) $(NVCC_FLAGS) -MD -MP -MF $(@:.o=.d) -MT $@ -c -o $@ $(1) $< 2>$(@:.o=.ptxas) || \
+               { cat $(@:.o=.ptxas) >&2; exit 1; }
+# cudart is within; cuBLAS is found beside the binary (check-gpu's bundle) or where it was linked.
+CUDALINK = $(Q)$(CXX) -rdynamic -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -L$(CUDA_HOME)/lib64 -lcublas \
+           -lcudart_static -lrt -Wl,-rpath,'$$ORIGIN/lib:$$ORIGIN/../lib:$$ORIGIN/../../lib' -Wl,-rpath,$(CUDA_HOME)/lib64
+CUDA_LIB := $(B)/kernels/cuda/libcuda.a
+CUDA_TESTS := $(patsubst %.cpp,$(B)/%,$(GPU_TESTS) tests/gpusim/test_kernels.cpp)
+ifeq ($(CONFIG),cuda)
+$(B)/archs: always
+	@mkdir -p $(@D) && echo "$(GPU_ARCHS)" | cmp -s - $@ || echo "$(GPU_ARCHS)" >$@
+$(B)/%.cu.o: %.cu Makefile $(B)/archs
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"
-	$(Q)$(NVCC) $(NVCC_FLAGS) -MD -MP -MF $(@:.o=.d) -MT $@ -c -o $@ $<
+	$(call NVCC_COMPILE,)
+$(B)/%.cpp.o: %.cpp Makefile $(B)/archs
+	@mkdir -p $(@D)
+	@echo "  NVCC $<"
+	$(call NVCC_COMPILE,-x cu)
+$(call obj,$(CUDA_HOST)): EXTRA := -isystem $(CUDA_HOME)/include
+$(CUDA_LIB): $(call obj,$(CUDA_HOST)) $(call gpusim_obj,$(CUDA_KERNELS))
+	$(Q)rm -f $@ && ar rcs $@ $^
+$(B)/geryon: $(call obj,$(CORE) $(LOADER) $(SERVER)) $(CUDA_LIB)
+	@echo "  LINK $@"
+	$(CUDALINK)
+$(B)/tests/gpu/test_%: $(B)/tests/gpu/test_%.cpp.o $(call obj,$(KERNELS) tests/harness.c) $(CUDA_LIB)
+	@echo "  LINK $@"
+	$(CUDALINK) -lcmocka
+$(B)/tests/gpusim/test_kernels: $(call gpusim_obj,tests/gpusim/test_kernels.cpp $(GPUSIM_KERNELS)) $(call obj,tests/harness.c kernels/base.c)
+	@echo "  LINK $@"
+	$(CUDALINK) -lcmocka
 # The simulator's runtime and cuBLAS against the toolkit's own headers: the signatures are the same.
-build/cuda/headers/%.o: tests/gpusim/%.cpp Makefile
+$(B)/headers/%.o: tests/gpusim/%.cpp Makefile
 	@mkdir -p $(@D)
 	@echo "  CXX  $< (the toolkit's headers)"
-	$(Q)$(CXX) -std=c++17 -D_GNU_SOURCE $(GPUSIM_WARN) -Werror -I. -isystem $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))/include \
-	    -MMD -MP -c -o $@ $<
-# The kernels' own tests for a device; make check-gpu is to run them.
-build/cuda/%.o: %.cpp Makefile
-	@mkdir -p $(@D)
-	@echo "  NVCC $<"
-	$(Q)$(NVCC) -x cu $(NVCC_FLAGS) -D_GNU_SOURCE -MD -MP -MF $(@:.o=.d) -MT $@ -c -o $@ $<
-build/cuda/%.o: %.c Makefile
-	@mkdir -p $(@D)
-	@echo "  CC   $<"
-	$(Q)$(CC) $(CFLAGS) -c -o $@ $<
-build/cuda/tests/gpusim/test_kernels: $(patsubst %,build/cuda/%.o,tests/gpusim/test_kernels $(GPUSIM_KERNELS:.cu=) tests/harness kernels/base)
-	@echo "  LINK $@"
-	$(Q)$(NVCC) $(NVCC_FLAGS) -o $@ $^ -lcmocka
-.PHONY: cuda-check cuda-objects
-cuda-objects: $(patsubst %.cu,build/cuda/%.o,$(GPUSIM_KERNELS)) build/cuda/headers/runtime.o build/cuda/headers/blas.o \
-              build/cuda/tests/gpusim/test_kernels
-cuda-check: ## compile gpu.h and its test kernels with nvcc for sm_80, sm_90, sm_100; skipped without it
-	@$(if $(NVCC),$(SUBMAKE) -j2 cuda-objects,echo "make $@: skipped, no nvcc here")
+	$(Q)$(CXX) -std=c++17 -D_GNU_SOURCE $(GPUSIM_WARN) -Werror -I. -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
+endif
+
+.PHONY: cuda cuda-all cuda-resources cuda-bundle check-gpu
+cuda-all: $(B)/geryon $(CUDA_TESTS) $(B)/headers/runtime.o $(B)/headers/blas.o
+cuda: ## build/cuda/geryon and its tests, by nvcc (no GPU needed): GPU_ARCHS="80 90 100" NVCC=PATH
+	@$(if $(NVCC),,echo "make $@: no nvcc in PATH or /usr/local/cuda/bin; NVCC=PATH names it"; exit 1)
+	@$(SUBMAKE) CONFIG=cuda cuda-all
+cuda-resources: cuda ## registers, shared memory and spills of each kernel and architecture; fails on spills not listed
+	@python3 tests/tools/cuda_resources.py build/cuda $(RESOURCEFLAGS)
+cuda-bundle: ## build/cuda-bundle/: what check-gpu needs on a machine without compiler and packages
+	@$(SUBMAKE) cuda
+	@python3 tests/gpu/check_gpu.py --bundle build/cuda-bundle
+check-gpu: ## build for the GPU at hand, test and measure on it: CHECKGPUFLAGS="--dry-run" | --simulate | --binaries DIR
+	@python3 tests/gpu/check_gpu.py $(CHECKGPUFLAGS)
 
 # ---- what later parts bring ---------------------------------------------------------------------
 
-.PHONY: cuda check-gpu sim test-clients
-cuda check-gpu: WAITS := the CUDA backend (kernels/cuda)
+.PHONY: sim test-clients
 sim: WAITS := the deterministic simulation (build/geryon-sim)
 test-clients: WAITS := the suite of other clients and load generators
-cuda check-gpu sim test-clients:
+sim test-clients:
 	@echo "make $@: not in this version, waits for $(WAITS)" && exit 1
 
 .PHONY: clean help
 clean: ## remove build/
 	rm -rf build
 help: ## this list
-	@echo "make TARGET [CONFIG=release|debug|asan|tsan] [WERROR=1] [V=1]"
+	@echo "make TARGET [CONFIG=release|debug|asan|tsan] [CUDA=1] [WERROR=1] [V=1]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
-	@echo "  later parts:  cuda check-gpu sim test-clients"
+	@echo "  later parts:  sim test-clients"
 
 -include $(shell find build \( -path build/deploy -o -path build/venv \) -prune -o -name '*.d' -print 2>/dev/null)

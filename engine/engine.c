@@ -18,9 +18,11 @@ enum {
     /* Of one place between two steps: both cancels of a sequence that has ended, and all three commands
      * of the one that takes its place. One more covers the ring's wrap. */
     COMMANDS_MAX = 5 + 1,
-    LOGITS_BYTES_MAX = 64 << 20, /* of one forward; a planner with less room drafts less */
-    FIRST_US_PER_ROW = 500,      /* until prefill has been measured */
-    IDLE_WAIT_MS = 1000,         /* an idle engine still turns, so that a watchdog sees it alive */
+    LOGITS_BYTES_MAX = 64 << 20,       /* of one forward; a planner with less room drafts less */
+    DEVICE_LOGITS_BYTES_MAX = 1 << 30, /* on a device with memory of its own */
+    FIRST_US_PER_ROW = 500,            /* until prefill has been measured */
+    DEVICE_FIRST_US_PER_ROW = 25,
+    IDLE_WAIT_MS = 1000, /* an idle engine still turns, so that a watchdog sees it alive */
     FULL_WAIT_MS = 1,
 };
 
@@ -79,8 +81,31 @@ static uint64_t resolve_snapshots(struct engine *engine, uint64_t bytes, size_t 
     return bytes - n * one;
 }
 
+/* Bytes for KV pages on a device with memory of its own, whose weights are there: what was asked for,
+ * else nine tenths of what the workspace leaves (the rest is for what drivers take as they go). */
+static int device_room(const struct engine *engine, size_t page_bytes, uint64_t *out,
+                       struct err *err) {
+    const struct kernels *kernels = engine->model->kernels;
+    struct device *device = engine->model->device;
+    struct device_limits limits = engine->limits;
+    uint64_t left = kernels->memory_left(device), most = left / page_bytes;
+    limits.n_pages = (uint32_t)(most > UINT32_MAX / 2 ? UINT32_MAX / 2 : most);
+    uint64_t workspace = kernels->workspace_bytes(device, &limits);
+    uint64_t room = left > workspace ? left - workspace : 0, asked = engine->config.kv_bytes;
+    if (room < MIN_PAGES * page_bytes || asked > room)
+        return err_set(err, ERR_NOMEM,
+                       "kv-memory: %llu bytes, at least %llu are needed, but the device has %llu "
+                       "left, %llu of them for the workspace",
+                       (unsigned long long)(asked ? asked : room),
+                       (unsigned long long)(MIN_PAGES * page_bytes), (unsigned long long)left,
+                       (unsigned long long)workspace);
+    *out = asked ? asked : room - room / 10;
+    return OK;
+}
+
 /* KV pages: what was asked for (but without a prefix cache not more than all sequences at full length
- * would take), else min(a quarter of the available memory, what these would take). */
+ * would take), else min(a quarter of the host's available memory or what a device has for it, what
+ * these would take). */
 static int resolve_pages(struct engine *engine, struct err *err) {
     const struct kernels *kernels = engine->model->kernels;
     struct device *device = engine->model->device;
@@ -94,8 +119,12 @@ static int resolve_pages(struct engine *engine, struct err *err) {
     uint64_t wanted = div_ceil(max_len, PAGE_TOKENS) * config->max_num_seqs * page_bytes;
     if (wanted < MIN_PAGES * page_bytes) wanted = MIN_PAGES * page_bytes;
     uint64_t room = config->kv_bytes;
-    uint64_t available = room ? 0 : memory_available();
-    if (available) room = div_ceil(available, 4);
+    if (kernels->memory_left) {
+        int rc = device_room(engine, page_bytes, &room, err);
+        if (rc) return rc;
+    } else if (!room) {
+        room = div_ceil(memory_available(), 4);
+    }
     if (!room || (room > wanted && !(config->kv_bytes && config->prefix_cache))) room = wanted;
     uint64_t n_pages = resolve_snapshots(engine, room, page_bytes) / page_bytes;
     if (n_pages > UINT32_MAX / 2) n_pages = UINT32_MAX / 2;
@@ -129,7 +158,9 @@ static int resolve_rows(struct engine *engine, struct err *err) {
                        config->max_num_seqs);
     uint64_t logits =
         (uint64_t)config->max_num_seqs * (engine->info.draft_block ? engine->info.draft_block : 1);
-    uint64_t affordable = LOGITS_BYTES_MAX / (sizeof(float) * vocab);
+    uint64_t budget =
+        engine->model->kernels->memory_left ? DEVICE_LOGITS_BYTES_MAX : LOGITS_BYTES_MAX;
+    uint64_t affordable = budget / (sizeof(float) * vocab);
     if (affordable < config->max_num_seqs) affordable = config->max_num_seqs;
     if (logits > affordable) logits = affordable;
     if (logits < 16) logits = 16;
@@ -212,7 +243,7 @@ int engine_create(struct model *model, const struct engine_config *config, struc
     engine->model = model;
     engine->config = *config;
     engine->wake_fd = -1;
-    engine->us_per_row = FIRST_US_PER_ROW;
+    engine->us_per_row = model->kernels->memory_left ? DEVICE_FIRST_US_PER_ROW : FIRST_US_PER_ROW;
     engine->was_idle = true;
     engine->info.max_num_seqs = config->max_num_seqs;
     engine->info.page_tokens = PAGE_TOKENS;
@@ -224,6 +255,8 @@ int engine_create(struct model *model, const struct engine_config *config, struc
     engine->info.workspace_bytes = model->kernels->workspace_bytes(model->device, &engine->limits);
     rc = model->kernels->reserve(model->device, &engine->limits, err);
     if (rc != OK) goto fail;
+    if (model->kernels->memory_left)
+        engine->info.device_free_bytes = model->kernels->memory_left(model->device);
     rc = allocate(engine);
     if (rc != OK) {
         err_set(err, rc, "engine: no memory for %u sequences", engine->live_cap);
@@ -390,8 +423,14 @@ uint32_t engine_slots(const struct engine *engine, struct engine_slot *out, uint
     return n;
 }
 
-uint64_t engine_memory_free(void) {
-    return memory_available();
+uint64_t engine_memory_free(const struct engine *engine) {
+    bool own = engine && engine->model->kernels->memory_left;
+    return own ? engine->info.device_free_bytes : memory_available();
+}
+
+const char *engine_fault(const struct engine *engine) {
+    bool failed = atomic_load_explicit(&engine->counters.failed, memory_order_acquire);
+    return failed ? engine->fault : NULL;
 }
 
 uint32_t engine_cycles(const struct engine *engine, const struct cycle **out) {

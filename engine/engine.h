@@ -20,11 +20,14 @@ struct load_progress {
 };
 
 struct model_options {
-    const char *path;        /* checkpoint directory, .gguf file (scripted binary: script.json) */
-    const char *name;        /* served name; NULL: directory's or file's base name */
-    const char *dtype;       /* "auto", "f32", "bf16", "f16", "q8_0", "q4_0" */
-    const char *cpu_table;   /* "auto", "ref", "avx2", "avx512" */
-    const char *activations; /* "auto" (f32), "f32", "int8": with 8- and 4-bit weights; or NULL */
+    const char *path;  /* checkpoint directory, .gguf file (scripted binary: script.json) */
+    const char *name;  /* served name; NULL: directory's or file's base name */
+    const char *dtype; /* "auto", "f32", "bf16", "f16", "q8_0", "q4_0" */
+    /* "cpu", "cuda", or "auto" (or NULL): cuda where a device answers and no CPU table was named. */
+    const char *backend;
+    const char *cpu_table;   /* of the CPU backend: "auto", "ref", "avx2", "avx512"; or NULL */
+    const char *activations; /* "auto", "f32", "bf16" (cuda), "int8" (cpu, 8- and 4-bit weights) */
+    bool deterministic;      /* cuda: the same bits whatever the batch; the CPU's always are */
     uint32_t n_threads;      /* 0: cores this process may use (affinity, cpu.max) */
     uint32_t window;         /* 0, or give a model without Orthros streams this window */
     bool force_window;       /* bench: `window` replaces the model's own; 0 = all positions */
@@ -50,8 +53,11 @@ struct model_info {
     const char *path;
     const char *architecture; /* "llama", "qwen2", "qwen3", "scripted" */
     const char *weight_dtype; /* of the matrices, "mixed" where several */
+    const char *backend;      /* "cpu" or "cuda" */
     const char *kernel_table;
-    const char *activations; /* "int8" where 8- or 4-bit weights meet them so, else "f32" */
+    const char *hardware;    /* what computes, as its maker calls it; NULL on the CPU */
+    const char *notice;      /* what of the options was not followed and why, or NULL; a log line */
+    const char *activations; /* "int8" where 8- or 4-bit weights meet them so, "bf16" or "f32" */
     uint32_t vocab_size;     /* a token id is valid iff < vocab_size */
     uint32_t context_length; /* the model's own maximum */
     uint32_t block_size;     /* Orthrus rows per block, 0 = none */
@@ -197,7 +203,9 @@ struct engine_info {
     uint32_t draft_block; /* rows a drafting sequence gets (at most), 0 = drafts off */
     const char *kv_dtype;
     uint64_t kv_bytes, workspace_bytes;
-    const char *notice; /* what was lowered at start and why, or NULL; for one log line */
+    uint64_t
+        device_free_bytes; /* memory of the device that is left at the start; 0: it is the host's */
+    const char *notice;    /* what was lowered at start and why, or NULL; for one log line */
 };
 
 /* Takes the device of the model; the model must outlive the engine. */
@@ -288,9 +296,14 @@ struct engine_slot {
 /* At most cap of them into out; returns how many. */
 uint32_t engine_slots(const struct engine *engine, struct engine_slot *out, uint32_t cap);
 
-/* Bytes that this machine and our control groups still allow; 0 = unknown. Any thread; reads some
- * small files of /proc and /sys. */
-uint64_t engine_memory_free(void);
+/* Bytes that this machine and our control groups still allow, or that a device of its own memory had
+ * left at the start; 0 = unknown. NULL: the machine's. Any thread; reads some small files of /proc and
+ * /sys. */
+uint64_t engine_memory_free(const struct engine *engine);
+
+/* Once a step has returned ERR_DEVICE or the gauges say `failed`: what the device said, for a person;
+ * until then NULL. Any thread; lives as long as the engine. */
+const char *engine_fault(const struct engine *engine);
 
 /* With keep_cycles and drafts on: every cycle after prefill so far, in order; valid until the next
  * step. Each: the proposals of its draft block (none where one token was left) and how many were

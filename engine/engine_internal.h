@@ -63,6 +63,7 @@ struct engine {
     struct drafts *drafts;    /* --drafts auto and ngram, else NULL */
     double us_per_row;        /* running estimate of what a prefill row costs */
     bool failed;
+    char fault[256]; /* why; written before counters.failed is set, read by others after */
     bool was_idle;
     uint32_t
         preempt_every; /* tests: every so many steps somebody is preempted; 0 = as pages need */

@@ -123,7 +123,10 @@ int engine_logits(struct engine *engine, const struct logits_job *job,
         rc = prefill_chunk(&run, pos, n, job->draft ? 0 : n_logits);
     }
     if (rc == OK && job->draft) rc = draft_block(&run);
-    if (rc != OK) err_set(err, rc, "the device failed");
+    if (rc != OK) {
+        const char *fault = model->kernels->fault ? model->kernels->fault(model->device) : NULL;
+        err_set(err, rc, "the device failed%s%s", fault ? ": " : "", fault ? fault : "");
+    }
     for (uint32_t i = 0; i < n_pages; i++)
         page_pool_release(engine->pool, run.pages[i]);
     free(run.pages);

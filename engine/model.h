@@ -18,6 +18,8 @@ struct model {
     struct chat_template *chat_template; /* NULL: the model has none */
     struct chat_traits chat_traits;      /* how it reads messages */
     char chat_template_error[256];       /* why the template could not be used, or "" */
+    char notice[320];                    /* info.notice, or "" */
+    char hardware[64];                   /* info.hardware, or "" */
     int32_t eos_ids[32];
     char *name, *path;
     struct model_costs costs;

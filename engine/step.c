@@ -8,7 +8,8 @@
 enum {
     STEP_TARGET_US = 100000,   /* prefill is cut so that a step lasts about this long at most, */
     DECODE_TARGET_US = 50000,  /* and shorter while texts go on, which all wait for the step */
-    PREFILL_ROWS_MEASURED = 8, /* steps with fewer prefill rows say nothing about their price */
+    PREFILL_ROWS_MEASURED = 8, /* steps with fewer prefill rows say nothing about their price, */
+    DEVICE_ROWS_MEASURED = 64, /* and on a device, which reads all weights for one row as well */
     CHECKED_PAGES = 1 << 16,   /* a pool of so many is walked after every step */
 };
 
@@ -69,6 +70,10 @@ static void retire_failed(struct engine *engine, struct sequence *seq, int error
 
 /* A device failure is not survivable within a batch: everyone fails, and whoever comes later. */
 static int fail_all(struct engine *engine, bool *emitted) {
+    const struct kernels *kernels = engine->model->kernels;
+    const char *fault = kernels->fault ? kernels->fault(engine->model->device) : NULL;
+    snprintf(engine->fault, sizeof engine->fault, "%s",
+             fault ? fault : "the device does not say why");
     engine->failed = true;
     atomic_store_explicit(&engine->counters.failed, true, memory_order_release);
     for (uint32_t slot = 0; slot < engine->config.max_num_seqs; slot++) {
@@ -247,6 +252,15 @@ static uint32_t prefill_bound(const struct engine *engine) {
     return rows > engine->limits.max_rows ? engine->limits.max_rows : (uint32_t)rows;
 }
 
+static void measure_prefill(struct engine *engine, const struct plan *plan, uint64_t took_us) {
+    bool device = engine->model->kernels->memory_left;
+    uint32_t n_rows = plan->n_base_rows + plan->n_output_rows + plan->n_draft_rows;
+    if (plan->n_prefill_rows < (device ? DEVICE_ROWS_MEASURED : PREFILL_ROWS_MEASURED)) return;
+    double cost = (double)took_us / n_rows;
+    engine->us_per_row += (cost - engine->us_per_row) * 0.25;
+    if (engine->us_per_row < 1) engine->us_per_row = 1;
+}
+
 static enum forward_kind kind_of(const struct plan *plan) {
     enum forward_kind kind = FORWARD_PREFILL;
     for (uint32_t i = 0; i < plan->n_work; i++) {
@@ -416,12 +430,7 @@ int step_run(struct engine *engine, uint64_t now_us, bool *emitted) {
     add(&engine->counters.steps, 1);
     if (rc != OK) return fail_all(engine, emitted);
     measure_drafts(engine, &plan, &took);
-    uint32_t n_rows = plan.n_base_rows + plan.n_output_rows + plan.n_draft_rows;
-    if (plan.n_prefill_rows >= PREFILL_ROWS_MEASURED) {
-        double cost = (double)took_us / n_rows;
-        engine->us_per_row += (cost - engine->us_per_row) * 0.25;
-        if (engine->us_per_row < 1) engine->us_per_row = 1;
-    }
+    measure_prefill(engine, &plan, took_us);
     absorb(engine, &plan, now_us + took_us, emitted);
     check_step(engine);
     publish_gauges(engine, now_us + took_us);

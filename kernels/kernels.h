@@ -387,6 +387,9 @@ struct kernels {
     /* After a stage that returned ERR_DEVICE: what failed, for a person; lives as long as the device.
      * NULL: this table's stages cannot fail. */
     const char *(*fault)(const struct device *dev);
+    /* What the table computes on, as its maker calls it, e.g. "NVIDIA H200", into out[cap]. NULL: on the
+     * host's processor. */
+    void (*hardware)(char *out, size_t cap);
     /* What the hardware reaches at best (CPU: on n_threads threads, in this table's instructions):
      * bytes a second read from memory (a buffer larger than the caches) and operations a second (a
      * multiply-add is two) in the products that `activations` asks for. Takes some tenths of a

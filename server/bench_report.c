@@ -78,6 +78,7 @@ void bench_json(const struct bench *b, struct buf *out) {
             (unsigned long long)b->model->weight_bytes, b->model->window, b->model->block_size,
             b->synthetic ? "true" : "false");
     buf_str(out, "\"engine\":{");
+    add_text(out, "backend", b->model->backend);
     add_text(out, "kernel_table", b->model->kernel_table);
     add_text(out, "activations", b->model->activations);
     add_text(out, "kv_dtype", b->engine->kv_dtype);
@@ -85,7 +86,7 @@ void bench_json(const struct bench *b, struct buf *out) {
             b->model->n_threads, b->engine->draft_block, (unsigned long long)b->engine->kv_bytes,
             (unsigned long long)b->engine->workspace_bytes);
     buf_str(out, "\"machine\":{");
-    add_text(out, "cpu", b->cpu);
+    add_text(out, b->model->hardware ? "device" : "cpu", b->hardware);
     buf_fmt(out, "\"read_bytes_per_second\":%.6g,\"multiply_add_flops_per_second\":%.6g},",
             b->peak_bytes_per_s, b->peak_flops_per_s);
     buf_fmt(out, "\"timing_only\":%s,\"resident_bytes\":%llu,\"cases\":[",
@@ -153,8 +154,8 @@ void bench_markdown(const struct bench *b, struct buf *out) {
     if (b->model->window) buf_fmt(out, ", window %u", b->model->window);
     if (b->engine->draft_block) buf_fmt(out, ", draft blocks of %u", b->engine->draft_block);
     if (b->synthetic) buf_str(out, ", random weights");
-    buf_fmt(out, "\n\n%s: reads %.1f GB/s, multiply-adds %.0f GFLOP/s (best of this run).", b->cpu,
-            b->peak_bytes_per_s / 1e9, b->peak_flops_per_s / 1e9);
+    buf_fmt(out, "\n\n%s: reads %.1f GB/s, multiply-adds %.0f GFLOP/s (best of this run).",
+            b->hardware, b->peak_bytes_per_s / 1e9, b->peak_flops_per_s / 1e9);
     buf_fmt(out, " Resident memory %.0f MiB.\n", (double)b->resident_bytes / (1 << 20));
     if (b->forced_window)
         buf_str(out, "\n**--window was given: figures are for timing only, the text is not the "

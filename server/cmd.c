@@ -13,8 +13,10 @@ struct model_options cmd_model_options(const struct options *options) {
         .path = options->model,
         .name = options->served_model_names.n ? options->served_model_names.items[0] : NULL,
         .dtype = options->dtype,
+        .backend = options->backend ? options->backend : "cpu", /* tokenize: nothing is computed */
         .cpu_table = options->cpu_table ? options->cpu_table : "auto",
         .activations = options->activations,
+        .deterministic = options->deterministic,
         .n_threads = options->threads,
         .window = options->command == COMMAND_BENCH ? (uint32_t)options->forced_window.value
                                                     : options->window,
@@ -48,6 +50,13 @@ int cmd_usage(const struct err *err) {
     return 2;
 }
 
+void cmd_notices(const struct offline *offline) {
+    const char *notices[] = {model_info(offline->model)->notice,
+                             engine_info(offline->engine)->notice};
+    for (size_t i = 0; i < ARRAY_LEN(notices); i++)
+        if (notices[i]) fprintf(stderr, "geryon: %s\n", notices[i]);
+}
+
 int cmd_open(const struct options *options, bool keep_cycles, struct offline *out,
              struct err *err) {
     struct model_options model_options = cmd_model_options(options);
@@ -64,8 +73,7 @@ int cmd_open(const struct options *options, bool keep_cycles, struct offline *ou
         cmd_close(out);
         return rc;
     }
-    const char *notice = engine_info(out->engine)->notice;
-    if (notice) fprintf(stderr, "geryon: %s\n", notice);
+    cmd_notices(out);
     return OK;
 }
 

@@ -31,6 +31,8 @@ struct offline {
     FILE *trace;
 };
 int cmd_open(const struct options *options, bool keep_cycles, struct offline *out, struct err *err);
+/* Say on stderr what was not done as asked; cmd_open has done it. */
+void cmd_notices(const struct offline *offline);
 void cmd_close(struct offline *offline);
 
 /* "1,2,3", or a JSON array of ids, each below vocab_size (0: not known yet, any 31-bit number);

@@ -169,8 +169,11 @@ static int measure(const struct options *options, struct offline *offline, struc
     bench->synthetic = options->synthetic != NULL;
     bench->forced_window = options->forced_window.set;
     model_costs(offline->model, &bench->costs);
-    find_cpu_name(bench->cpu, sizeof bench->cpu);
-    if (bench->engine->notice) fprintf(stderr, "geryon: %s\n", bench->engine->notice);
+    if (bench->model->hardware)
+        snprintf(bench->hardware, sizeof bench->hardware, "%s", bench->model->hardware);
+    else
+        find_cpu_name(bench->hardware, sizeof bench->hardware);
+    cmd_notices(offline);
     bench->cases =
         calloc((size_t)options->prompt_tokens.n * options->batch.n, sizeof *bench->cases);
     *runner = bench_runner_create(offline->engine, bench, largest(&options->batch),

@@ -107,6 +107,8 @@ static int run(const struct options *options, struct engine *engine, struct requ
         if (!ended && more < 0) error = more;
         if (!ended && more == 0) error = ERR_DEVICE; /* idle without an ending: cannot go on */
     }
+    if (engine_fault(engine))
+        return err_set(err, ERR_DEVICE, "the compute device failed: %s", engine_fault(engine));
     if (error || out->text.failed)
         return err_set(err, error ? error : ERR_NOMEM, "the engine could not finish the text");
     return OK;

@@ -14,10 +14,6 @@ static int usage_error(const struct err *err) {
 }
 
 static int run(const struct options *options, struct err *err) {
-    if (options->backend && !strcmp(options->backend, "cuda")) {
-        fprintf(stderr, "geryon: --backend cuda: this build has no CUDA backend\n");
-        return 1;
-    }
     switch (options->command) {
     case COMMAND_SERVE:
         return cmd_serve(options);

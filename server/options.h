@@ -50,6 +50,7 @@ struct options {
 
     /* model */
     const char *model, *backend, *dtype, *cpu_table, *activations;
+    bool deterministic;
     uint32_t threads, window;
     /* engine */
     const char *kv_dtype;

@@ -4,6 +4,7 @@ enum {
     /* commands that run an engine */
     LOADS = COMMAND_SERVE | COMMAND_GENERATE | COMMAND_LOGITS | COMMAND_BENCH,
     OFFLINE = COMMAND_GENERATE | COMMAND_LOGITS,
+    COMPUTES = LOADS | COMMAND_INSPECT,
     MODEL = LOADS | COMMAND_TOKENIZE | COMMAND_INSPECT,
 };
 
@@ -19,10 +20,14 @@ const struct option options_table[] = {
     {"--model", {0}, COMMAND_BENCH, KIND_TEXT, AT(model), NULL, 0, 0, "PATH",
      "checkpoint directory, or .gguf file; this or --synthetic", 0},
     {"--synthetic", {0}, COMMAND_BENCH, KIND_TEXT, AT(synthetic), NULL, 0, 0, "SPEC",
-     "NAME[,window=N][,drafts=B][,msar] with random weights; NAME is smollm2-135m, qwen3-1.7b, "
-     "qwen3-8b or llama3.1-8b", 0},
-    {"--backend", {0}, LOADS, KIND_CHOICE, AT(backend), "auto", 0, 0, "auto|cpu|cuda",
-     "where to compute; cuda needs a build that has it", 0},
+     "NAME[,window=N][,drafts=B][,msar] with random weights; NAME is tiny, smollm2-135m, "
+     "qwen3-1.7b, qwen3-8b or llama3.1-8b", 0},
+    {"--backend", {0}, COMPUTES, KIND_CHOICE, AT(backend), "auto", 0, 0, "auto|cpu|cuda",
+     "where to compute; auto = cuda where this build has it, a device answers and --cpu-table names "
+     "no table, else cpu", 0},
+    {"--deterministic", {0}, COMPUTES, KIND_SWITCH, AT(deterministic), NULL, 0, 0, NULL,
+     "cuda: no product by the library, so that a text has the same bits in any batch, at some speed; "
+     "cpu: always so", 0},
     {"--threads", {0}, MODEL, KIND_COUNT, AT(threads), "0", 0, 1024, NULL,
      "worker threads of the CPU backend; 0 = cores this process may use", 0},
     {"--dtype", {0}, MODEL, KIND_CHOICE, AT(dtype), "auto", 0, 0, "auto|f32|bf16|f16|q8_0|q4_0",
@@ -40,10 +45,11 @@ const struct option options_table[] = {
      "the tokenizer, its padding or its end token, whichever there is first", 0},
     {"--max-shard-size", {0}, COMMAND_CONVERT, KIND_SIZE, AT(max_shard_size), "4G", KIB, 1024 * GIB, NULL,
      "weights beyond this go to another file", 0},
-    {"--cpu-table", {0}, LOADS, KIND_CHOICE, AT(cpu_table), "auto", 0, 0, "auto|ref|avx2|avx512",
+    {"--cpu-table", {0}, COMPUTES, KIND_CHOICE, AT(cpu_table), "auto", 0, 0, "auto|ref|avx2|avx512",
      "kernels of the CPU backend; auto = the fastest this machine has", 0},
-    {"--activations", {0}, LOADS, KIND_CHOICE, AT(activations), "auto", 0, 0, "auto|int8|f32",
-     "format in which rows meet 8- and 4-bit weights; auto = f32", 0},
+    {"--activations", {0}, COMPUTES, KIND_CHOICE, AT(activations), "auto", 0, 0, "auto|f32|bf16|int8",
+     "format of rows in products: bf16 on cuda alone, int8 on cpu for 8- and 4-bit weights; auto = "
+     "bf16 on cuda but for f32 weights, else f32", 0},
     {"--window", {0}, COMMAND_BENCH, KIND_INT, AT(forced_window), NULL, 0, 1 << 24, NULL,
      "time another window than the model's; 0 = full attention; the report is marked", 0},
     {"--window", {0}, (LOADS & ~COMMAND_BENCH) | COMMAND_INSPECT, KIND_COUNT, AT(window), "0", 0, 1 << 24, NULL,
@@ -65,7 +71,8 @@ const struct option options_table[] = {
     {"--prefill-chunk", {0}, LOADS, KIND_COUNT, AT(prefill_chunk), "0", 0, 65536, NULL,
      "largest prefill chunk in tokens; 0 = as the row budget allows", 0},
     {"--kv-memory", {0}, LOADS, KIND_SIZE, AT(kv_memory), "0", 0, 1024 * GIB, NULL,
-     "memory for KV pages; 0 = a quarter of the free memory, or what the sequences can need", 0},
+     "memory for KV pages; 0 = a quarter of the free memory (cuda: nine tenths of what weights and "
+     "workspace leave), or what the sequences can need", 0},
     {"--drafts", {0}, LOADS, KIND_DRAFTS, AT(drafts), "auto", 2, 64,
      "auto|off|ngram|N",
      "rows of a draft block; auto = as many as pay, off = no drafting, ngram = runs that the text "

@@ -79,9 +79,15 @@ static void handle_ready(struct exchange *ex) {
         handle_health(ex);
 }
 
+/* While the model is loading nobody may ask it yet: what was asked for, if that says it. */
+static const char *backend_of(const struct server *server) {
+    if (server->live) return model_info(server->model)->backend;
+    return strcmp(server->options->backend, "cuda") == 0 ? "cuda" : "cpu";
+}
+
 static void handle_version(struct exchange *ex) {
     struct buf body = {0};
-    proto_version(&body, GERYON_VERSION, GERYON_COMMIT, "cpu");
+    proto_version(&body, GERYON_VERSION, GERYON_COMMIT, backend_of(ex->server));
     exchange_answer(ex, 200, &body);
 }
 
@@ -91,7 +97,7 @@ static uint64_t free_bytes(struct server *server) {
     enum { FRESH_US = 1000000 };
     uint64_t now_us = clock_us();
     if (!server->free_bytes_at_us || now_us - server->free_bytes_at_us > FRESH_US) {
-        server->free_bytes = engine_memory_free();
+        server->free_bytes = engine_memory_free(server->live ? server->engine : NULL);
         server->free_bytes_at_us = now_us;
     }
     return server->free_bytes;
@@ -111,7 +117,7 @@ static void handle_metrics(struct exchange *ex) {
         .model_name = loaded ? server->names[0] : early_name,
         .version = GERYON_VERSION,
         .commit = GERYON_COMMIT,
-        .backend = "cpu",
+        .backend = backend_of(server),
         .load_progress = server->progress.permille / 1000.0,
         .free_bytes = free_bytes(server),
     };

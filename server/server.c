@@ -75,6 +75,7 @@ void server_engine_failed(struct server *server) {
     if (server->exit_code) return;
     server->exit_code = 1;
     log_event(LOG_ERROR, "engine_failed", log_str("error", "the compute device failed"),
+              log_str("fault", engine_fault(server->engine)),
               log_int("live", live_n(server->live)));
     if (server->phase < PHASE_FAILED) set_phase(server, PHASE_FAILED);
 }
@@ -111,7 +112,8 @@ static void on_engine_notify(void *arg) {
 /* Same fingerprint, seed and body: same output. */
 static void make_fingerprint(struct server *server) {
     uint64_t h = model_info(server->model)->fingerprint ^ 0xcbf29ce484222325u;
-    const char *parts[] = {GERYON_VERSION, engine_info(server->engine)->kv_dtype, "cpu",
+    const char *parts[] = {GERYON_VERSION, engine_info(server->engine)->kv_dtype,
+                           model_info(server->model)->backend,
                            model_info(server->model)->kernel_table};
     for (size_t i = 0; i < ARRAY_LEN(parts); i++)
         for (const char *c = parts[i]; *c; c++)
@@ -181,6 +183,7 @@ static void log_ready(const struct server *server) {
     uint64_t each = http_connection_bytes(server);
     uint64_t connections = server->max_connections * each;
     uint64_t bodies = exchange_bodies_max(server), unsent = exchange_out_max();
+    if (model->notice) log_event(LOG_WARN, "backend", log_str("notice", model->notice));
     if (engine->notice) log_event(LOG_WARN, "lowered", log_str("notice", engine->notice));
     if (model->chat_template_error)
         log_event(LOG_WARN, "no_chat", log_str("reason", model->chat_template_error));
@@ -196,6 +199,7 @@ static void log_ready(const struct server *server) {
                                        engine->workspace_bytes + connections + bodies + unsent)));
     log_event(LOG_INFO, "ready", log_str("model", server->names[0]),
               log_str("architecture", model->architecture), log_str("dtype", model->weight_dtype),
+              log_str("backend", model->backend), log_str("hardware", model->hardware),
               log_str("kernels", model->kernel_table), log_str("activations", model->activations),
               log_str("kv_dtype", engine->kv_dtype),
               log_int("max_model_len", engine->max_model_len),

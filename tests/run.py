@@ -24,7 +24,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KINDS = ["lint", "unit", "prop", "gpusim", "gpu", "fuzz", "http", "deploy"]
+KINDS = ["lint", "unit", "prop", "gpusim", "gpu", "sim", "fuzz", "http", "deploy"]
 ASKED_FOR = ["deploy"]  # run only when named by --kind: they need more than a build
 OUTPUT_LINES_SHOWN = 120
 
@@ -64,6 +64,12 @@ def collect(args):
                 binary = ROOT / build / "tests" / kind / source.stem
                 name = f"{source.stem}-{pathlib.Path(build).name}"
                 jobs.append(Job(kind, name, [str(binary)], 300 * args.slow))
+        # C tests that know the CUDA table, linked with it.
+        for source in sorted((ROOT / "tests").glob("*/*.c")):
+            if source.parent.name in ("unit", "prop") and "tables_are_cuda" in source.read_text():
+                binary = ROOT / build / "tests/sim" / source.stem
+                name = f"{source.stem}-{pathlib.Path(build).name}"
+                jobs.append(Job("sim", name, [str(binary)], 300 * args.slow * more))
     for source in sorted((ROOT / "tests/fuzz").glob("fuzz_*.c")):
         binary = ROOT / fuzz_build / "tests/fuzz" / source.stem
         corpus = ROOT / "tests/fuzz/corpus" / source.stem.removeprefix("fuzz_")
@@ -75,7 +81,8 @@ def collect(args):
     kept = [j for j in kept if j.name not in args.skip]
     if args.word:
         kept = [j for j in kept if any(w in j.label for w in args.word)]
-    first = ["http/test_smollm2", "http/test_golden_http", "http/test_golden_cli"]
+    first = ["http/test_smollm2", "http/test_golden_http", "http/test_golden_cli", "http/test_cuda_golden",
+             "http/test_cuda"]
     return sorted(kept, key=lambda j: (first + [j.label]).index(j.label))
 
 
@@ -86,6 +93,7 @@ def environment(args, job, scratch):
         "TMPDIR": str(scratch),
         "GERYON_BIN": str(ROOT / args.build / "geryon"),
         "GERYON_SCRIPTED_BIN": str(ROOT / args.build / "geryon-scripted"),
+        "GERYON_CUDA_BIN": str(ROOT / args.build / "geryon-gpusim"),
         # handle_segv=2: a test that catches SIGSEGV itself would hide what ASan has to say.
         "ASAN_OPTIONS": "handle_segv=2:detect_stack_use_after_return=1:allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
@@ -95,6 +103,9 @@ def environment(args, job, scratch):
     model = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
     if model.exists():
         env["GERYON_TEST_GGUF"] = str(model)
+    if job.kind == "sim" and "GERYON_SCENARIOS" in env:  # each takes a simulated device a second, or ten
+        slower = 10 if job.name.endswith("-release") else 100
+        env["GERYON_SCENARIOS"] = str(int(env["GERYON_SCENARIOS"]) // slower or 1)
     if "asan" in args.build or "tsan" in args.build:
         env["GERYON_TEST_SLOW"] = "1"  # time limits inside the Python tests grow
     return env

@@ -7,6 +7,7 @@
 #include "engine/chat/chat_probe.h"
 #include "engine/load/checkpoint.h"
 #include "engine/load/loader.h"
+#include "engine/load/model_internal.h"
 #include "engine/load/weights.h"
 
 static void print_bytes(FILE *out, const char *label, uint64_t bytes) {
@@ -200,6 +201,31 @@ static void judge_template(FILE *out, struct checkpoint *ck) {
     free(source);
 }
 
+/* The table that would compute, and how. By the file's types: where those are mixed, the activations of
+ * int8 concern some matrices alone. */
+static int judge_table(FILE *out, const struct checkpoint *ck, const struct model_options *options,
+                       struct err *why) {
+    char notice[320], hardware[64] = "";
+    const struct kernels *kernels = model_choose_kernels(options, notice, sizeof notice, why);
+    if (!kernels) return why->code;
+    uint64_t types[DTYPE_COUNT] = {0};
+    int want = options->dtype ? dtype_parse(options->dtype) : -1;
+    for (size_t i = 0; i < checkpoint_n_tensors(ck); i++) {
+        const struct checkpoint_tensor *t = checkpoint_tensor(ck, i);
+        if (t->n_dims > 1 && t->dtype >= 0) types[want >= 0 ? want : t->dtype]++;
+    }
+    enum activations activations = ACTIVATIONS_F32;
+    int rc = model_choose_activations(options->activations, kernels, types, &activations, why);
+    if (kernels->hardware) kernels->hardware(hardware, sizeof hardware);
+    fprintf(out, "%-18s %s%s%s\n", "backend", model_backend_name(kernels), hardware[0] ? ", " : "",
+            hardware);
+    fprintf(out, "%-18s %s", "kernels", kernels->name);
+    if (!rc) fprintf(out, ", %s activations", model_activations_name(activations, types));
+    fprintf(out, "%s\n", options->deterministic && kernels->memory_left ? ", deterministic" : "");
+    if (notice[0]) fprintf(out, "%-18s %s\n", "notice", notice);
+    return rc;
+}
+
 int model_inspect(const struct model_options *options, FILE *out, struct err *err) {
     struct checkpoint *ck;
     int rc = checkpoint_open(options->path, &ck, err);
@@ -208,6 +234,7 @@ int model_inspect(const struct model_options *options, FILE *out, struct err *er
     fprintf(out, "%-18s %s\n", "path", options->path);
     int refused = judge(out, ck, options, &why);
     judge_template(out, ck);
+    if (!refused) refused = judge_table(out, ck, options, &why);
     print_tensors(out, ck);
     if (refused)
         fprintf(out, "would be refused: %s\n", why.msg);

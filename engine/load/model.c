@@ -242,7 +242,7 @@ static void set_info(struct model *m, const struct config *config,
     info->path = m->path;
     info->architecture = backbone_name(config->backbone);
     info->weight_dtype = kinds > 1 ? "mixed" : dtype_name(m->weight_dtype);
-    info->kernel_table = m->kernels->name;
+    model_set_table_info(m);
     info->activations = model_activations_name(m->shape.activations, bytes_by_dtype);
     info->vocab_size = m->shape.vocab_size;
     info->context_length = m->shape.max_position;
@@ -267,6 +267,7 @@ static int set_fingerprint(struct model *m, struct checkpoint *ck,
     hash = loader_hash(hash, &m->shape.window, sizeof m->shape.window);
     hash = loader_hash(hash, m->kernels->name, strlen(m->kernels->name) + 1);
     hash = loader_hash(hash, &m->shape.activations, sizeof m->shape.activations);
+    hash = loader_hash(hash, &m->shape.deterministic, sizeof m->shape.deterministic);
     m->info.fingerprint = hash;
     return OK;
 }
@@ -324,6 +325,43 @@ static int parse_dtype(const char *name, int *out, struct err *err) {
                    "dtype: \"%.60s\", allowed are auto, f32, bf16, f16, q8_0, q4_0", name);
 }
 
+/* ---- the table --------------------------------------------------------------------------------- */
+
+static bool is_auto(const char *name) {
+    return !name || strcmp(name, "auto") == 0;
+}
+
+/* An automatic choice is silent about a build without CUDA (ERR_INVALID), not about a device that a
+ * build with it does not find. */
+const struct kernels *model_choose_kernels(const struct model_options *options, char *notice,
+                                           size_t cap, struct err *err) {
+    const struct kernels *kernels = NULL;
+    struct err why = {0};
+    bool asked = options->backend && strcmp(options->backend, "cuda") == 0;
+    notice[0] = 0;
+    if (asked) return kernels_cuda(err);
+    if (is_auto(options->backend) && is_auto(options->cpu_table)) kernels = kernels_cuda(&why);
+    if (kernels) return kernels;
+    if (why.code && why.code != ERR_INVALID)
+        snprintf(notice, cap, "%s; the CPU is used", why.msg);
+    else if (options->deterministic)
+        snprintf(notice, cap, "deterministic: without meaning here, the CPU always is");
+    return kernels_find(options->cpu_table ? options->cpu_table : "auto", err);
+}
+
+const char *model_backend_name(const struct kernels *kernels) {
+    return strcmp(kernels->name, "cuda") == 0 ? "cuda" : "cpu";
+}
+
+void model_set_table_info(struct model *m) {
+    if (m->kernels->hardware) m->kernels->hardware(m->hardware, sizeof m->hardware);
+    m->info.backend = model_backend_name(m->kernels);
+    m->info.kernel_table = m->kernels->name;
+    m->info.hardware = m->hardware[0] ? m->hardware : NULL;
+}
+
+/* ---- all of it --------------------------------------------------------------------------------- */
+
 int model_load_on(const struct model_options *options, const struct kernels *kernels,
                   struct model **out, struct err *err) {
     struct model *m = calloc(1, sizeof *m);
@@ -348,6 +386,7 @@ int model_load_on(const struct model_options *options, const struct kernels *ker
     if (!rc)
         rc = model_choose_activations(options->activations, kernels, by_dtype,
                                       &m->shape.activations, err);
+    m->shape.deterministic = options->deterministic;
     if (!rc) rc = set_fingerprint(m, stage.ck, options, err);
     if (rc) goto done;
     progress_phase(options, LOAD_WEIGHTS);
@@ -373,11 +412,15 @@ done:
 }
 
 int model_load(const struct model_options *options, struct model **out, struct err *err) {
-    const struct kernels *kernels =
-        kernels_find(options->cpu_table ? options->cpu_table : "auto", err);
+    char notice[sizeof(*out)->notice];
+    const struct kernels *kernels = model_choose_kernels(options, notice, sizeof notice, err);
     if (!kernels) return err ? err->code : ERR_INVALID;
-    if (options->synthetic) return synthetic_load(options, kernels, out, err);
-    return model_load_on(options, kernels, out, err);
+    int rc = options->synthetic ? synthetic_load(options, kernels, out, err)
+                                : model_load_on(options, kernels, out, err);
+    if (rc || !notice[0]) return rc;
+    memcpy((*out)->notice, notice, sizeof notice);
+    (*out)->info.notice = (*out)->notice;
+    return OK;
 }
 
 void model_destroy(struct model *m) {

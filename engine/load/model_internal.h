@@ -5,6 +5,15 @@
 #include "engine/load/config.h"
 #include "engine/model.h"
 
+/* The kernel table that the options ask for. notice[cap]: what was not followed and why, or "". NULL
+ * with err set: a backend that was asked for is not there. */
+const struct kernels *model_choose_kernels(const struct model_options *options, char *notice,
+                                           size_t cap, struct err *err);
+/* "cpu" or "cuda". */
+const char *model_backend_name(const struct kernels *kernels);
+/* Fill what model_info says of the table: backend, kernels, hardware. */
+void model_set_table_info(struct model *m);
+
 /* model_load with a kernel table of the caller's choice. */
 int model_load_on(const struct model_options *options, const struct kernels *kernels,
                   struct model **out, struct err *err);

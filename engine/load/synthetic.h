@@ -1,7 +1,8 @@
 /* synthetic.h: models made in memory: a well-known shape with random weights, for benchmarks of
  * models that are not at hand. They load, run and cost like the real ones; what they say is noise.
  *
- *   SPEC = NAME[,window=N][,drafts=B][,msar]    NAME: smollm2-135m qwen3-1.7b qwen3-8b llama3.1-8b
+ *   SPEC = NAME[,window=N][,drafts=B][,msar]    NAME: tiny smollm2-135m qwen3-1.7b qwen3-8b
+ *                                            llama3.1-8b
  *
  * window=N: Orthros streams (identity affines); drafts=B: an Orthrus view with blocks of B rows;
  * msar: MSAR residual path with kernels 1 4 8 12 and 4 branches a block. */

@@ -303,7 +303,6 @@ int cpu_msar_read(struct device *dev, uint32_t branch);
 int cpu_msar_open(struct device *dev, struct err *err);
 int cpu_msar_load(struct device *dev, enum weight which, uint32_t index, const struct tensor *src,
                   struct err *err);
-int cpu_msar_check_weights(const struct device *dev, struct err *err);
 void cpu_msar_cut(struct device *dev, const struct device_limits *limits, struct carve *c);
 void cpu_msar_forget(struct device *dev, uint32_t slot); /* what its ring holds */
 void cpu_msar_check_rows(const struct device *dev);      /* the rings hold what they will read */

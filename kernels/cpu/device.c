@@ -1,67 +1,26 @@
 /* device.c: the life of a CPU device, its memory, and what it offers outside of a forward. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
-
-enum { MSAR_KERNEL_MAX = 256 };
+#include "kernels/shape.h"
 
 static int check_shape(const struct model_shape *s, struct err *err) {
-    const struct {
-        const char *name;
-        uint32_t value;
-    } positive[] = {
-        {"layers", s->n_layers},       {"d_model", s->d_model},        {"heads", s->n_heads},
-        {"kv heads", s->n_kv_heads},   {"head_dim", s->head_dim},      {"d_ff", s->d_ff},
-        {"vocab_size", s->vocab_size}, {"positions", s->max_position},
-    };
-    const uint32_t most = 1u << 24; /* keeps every product of two of them far from overflow */
-    for (size_t i = 0; i < ARRAY_LEN(positive); i++)
-        if (positive[i].value < 1 || positive[i].value > most)
-            return err_set(err, ERR_INVALID, "model: %s is %u, expected 1 .. %u", positive[i].name,
-                           positive[i].value, most);
-    if (s->n_heads % s->n_kv_heads != 0)
-        return err_set(err, ERR_INVALID, "model: %u heads are no multiple of %u kv heads",
-                       s->n_heads, s->n_kv_heads);
-    if (s->head_dim % 2 != 0 || (uint64_t)s->n_heads * s->head_dim > most)
-        return err_set(err, ERR_INVALID,
-                       "model: head_dim %u of %u heads, expected even and at most %u in all",
-                       s->head_dim, s->n_heads, most);
-    if (s->block_size > DRAFT_MAX)
-        return err_set(err, ERR_INVALID, "model: block_size %u, expected 0 .. %d", s->block_size,
-                       DRAFT_MAX);
-    if (s->orthros && s->window == 0)
-        return err_set(err, ERR_INVALID, "model: window 0, an Orthros model needs one");
-    if (s->n_msar_streams > MAX_MSAR_STREAMS)
-        return err_set(err, ERR_INVALID, "model: %u MSAR streams, expected 0 .. %d",
-                       s->n_msar_streams, MAX_MSAR_STREAMS);
-    if (s->n_msar_streams && (s->msar_branches < 1 || s->msar_branches > 2 * s->n_layers))
-        return err_set(err, ERR_INVALID, "model: MSAR blocks of %u branches, expected 1 .. %u",
-                       s->msar_branches, 2 * s->n_layers);
+    int rc = shape_check(s, err);
+    if (rc != OK) return rc;
     if (s->activations != ACTIVATIONS_F32 && s->activations != ACTIVATIONS_INT8)
         return err_set(err, ERR_INVALID, "model: activations %s, the CPU tables have f32 and int8",
                        activations_name(s->activations));
-    for (uint32_t r = 0; r < s->n_msar_streams; r++)
-        if (s->msar_kernels[r] < 1 || s->msar_kernels[r] > (r ? MSAR_KERNEL_MAX : 1))
-            return err_set(err, ERR_INVALID, "model: MSAR kernel %u is %u, expected 1 .. %d", r,
-                           s->msar_kernels[r], r ? MSAR_KERNEL_MAX : 1);
     return OK;
 }
 
-/* Angles in double; rotate-half pairs (m, m + head_dim / 2). */
 static int make_rope(struct device *dev, const struct model_shape *shape) {
     uint32_t half = shape->head_dim / 2;
     size_t n = (size_t)shape->max_position * half;
     dev->cosines = memory_take(&dev->memory, n * sizeof(float));
     dev->sines = memory_take(&dev->memory, n * sizeof(float));
     if (!dev->cosines || !dev->sines) return ERR_NOMEM;
-    for (uint32_t t = 0; t < shape->max_position; t++)
-        for (uint32_t m = 0; m < half; m++) {
-            double angle = t * shape->rope_freq[m];
-            dev->cosines[(size_t)t * half + m] = (float)(cos(angle) * shape->rope_scale);
-            dev->sines[(size_t)t * half + m] = (float)(sin(angle) * shape->rope_scale);
-        }
+    rope_tables(shape, dev->cosines, dev->sines);
     return OK;
 }
 
@@ -112,19 +71,9 @@ void cpu_close(struct device *dev) {
 
 /* ---- memory ----------------------------------------------------------------------------------- */
 
-/* K (or V) of one kv head in a page, and the scales that 8-bit KV keeps with it. */
-static size_t value_bytes(const struct device *dev, enum dtype kv_dtype) {
-    size_t number = kv_dtype == DTYPE_Q8_0 ? sizeof(int8_t) : dtype_row_bytes(kv_dtype, 1);
-    return PAGE_TOKENS * dev->head_pad * number;
-}
-
-static size_t scale_bytes(enum dtype kv_dtype) {
-    return kv_dtype == DTYPE_Q8_0 ? PAGE_TOKENS * sizeof(uint16_t) : 0;
-}
-
 size_t cpu_page_bytes(const struct device *dev, enum dtype kv_dtype) {
-    return (size_t)dev->shape.n_layers * dev->shape.n_kv_heads * 2 *
-           (value_bytes(dev, kv_dtype) + scale_bytes(kv_dtype));
+    return (size_t)dev->shape.n_layers * dev->shape.n_kv_heads *
+           (2 * kv_value_bytes(kv_dtype, dev->head_pad) + kv_scale_bytes(kv_dtype));
 }
 
 /* Cut (or, with base NULL, measure) everything a forward needs within the limits. */
@@ -192,30 +141,9 @@ size_t cpu_workspace_bytes(const struct device *dev, const struct device_limits 
     return cut_workspace(&copy, limits, NULL);
 }
 
-static int check_limits(const struct device_limits *l, struct err *err) {
-    if (l->kv_dtype != DTYPE_F32 && l->kv_dtype != DTYPE_BF16 && l->kv_dtype != DTYPE_Q8_0)
-        return err_set(err, ERR_INVALID, "device: kv type %s, expected f32, bf16 or q8_0",
-                       l->kv_dtype < DTYPE_COUNT ? dtype_name(l->kv_dtype) : "unknown");
-    const struct {
-        const char *name;
-        uint32_t value;
-    } positive[] = {{"pages", l->n_pages},
-                    {"slots", l->n_slots},
-                    {"rows", l->max_rows},
-                    {"logit rows", l->max_logit_rows}};
-    for (size_t i = 0; i < ARRAY_LEN(positive); i++)
-        if (positive[i].value < 1 || positive[i].value > 1u << 30)
-            return err_set(err, ERR_INVALID, "device: %u %s, expected 1 .. %u", positive[i].value,
-                           positive[i].name, 1u << 30);
-    if (l->max_proposed >= DRAFT_MAX)
-        return err_set(err, ERR_INVALID, "device: %u proposals, expected 0 .. %d", l->max_proposed,
-                       DRAFT_MAX - 1);
-    return OK;
-}
-
 int cpu_reserve(struct device *dev, const struct device_limits *limits, struct err *err) {
     ASSERT(!dev->reserved);
-    int rc = check_limits(limits, err);
+    int rc = limits_check(limits, err);
     if (rc == OK) rc = cpu_check_weights(dev, err);
     if (rc != OK) return rc;
     size_t page_bytes = cpu_page_bytes(dev, limits->kv_dtype), kv_bytes = SIZE_MAX;
@@ -234,7 +162,7 @@ int cpu_reserve(struct device *dev, const struct device_limits *limits, struct e
     dev->page_bytes = page_bytes;
     dev->layer_bytes = page_bytes / dev->shape.n_layers;
     dev->head_bytes = dev->layer_bytes / dev->shape.n_kv_heads;
-    dev->value_bytes = value_bytes(dev, limits->kv_dtype);
+    dev->value_bytes = kv_value_bytes(limits->kv_dtype, dev->head_pad);
     cut_workspace(dev, limits, base);
     dev->reserved = true;
     return OK;

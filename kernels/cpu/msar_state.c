@@ -7,43 +7,14 @@
  * A ring is written by base rows alone (msar.c) and holds positions ring_lo .. ring_hi - 1. Running
  * a position again (rejected drafts) overwrites its place; whatever lies at or behind it is out of
  * date from then on, and ring_lo has moved with the farthest position ever run. */
-#include <stdio.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/weights.h"
 
 /* ---- weights ----------------------------------------------------------------------------------- */
 
 enum { KINDS = WEIGHT_END - WEIGHT_MSAR_CONV };
-
-static const char *const names[KINDS] = {"msar.conv",     "read.query",     "read.mix.weight",
-                                         "read.mix.bias", "read.mix.scale", "readout.query"};
-
-static void weight_shape(const struct device *dev, enum weight which, uint32_t index,
-                         uint32_t *rows, uint32_t *cols) {
-    const struct model_shape *s = &dev->shape;
-    uint32_t n = s->n_msar_streams, d = s->d_model;
-    switch ((int)which) {
-    case WEIGHT_MSAR_CONV:
-        *rows = s->msar_kernels[index % (n - 1) + 1], *cols = d;
-        return;
-    case WEIGHT_MSAR_QUERY:
-        *rows = n, *cols = d;
-        return;
-    case WEIGHT_MSAR_MIX:
-        *rows = n, *cols = n * d;
-        return;
-    case WEIGHT_MSAR_MIX_BIAS:
-        *rows = 1, *cols = n;
-        return;
-    case WEIGHT_MSAR_MIX_SCALE:
-        *rows = 1, *cols = 1;
-        return;
-    default:
-        *rows = 1, *cols = d;
-        return;
-    }
-}
 
 int cpu_msar_open(struct device *dev, struct err *err) {
     const struct model_shape *s = &dev->shape;
@@ -52,17 +23,12 @@ int cpu_msar_open(struct device *dev, struct err *err) {
     m->n_pushes = 2 * s->n_layers;
     m->n_sources = msar_source(s, m->n_pushes) + 1;
     m->history = msar_history(s);
-    const uint32_t counts[KINDS] = {m->n_sources * (s->n_msar_streams - 1),
-                                    m->n_pushes,
-                                    m->n_pushes,
-                                    m->n_pushes,
-                                    m->n_pushes,
-                                    1};
     for (uint32_t kind = 0; kind < KINDS; kind++) {
-        m->n_weights[kind] = counts[kind];
-        m->weights[kind] = memory_take(&dev->memory, counts[kind] * sizeof *m->weights[kind]);
+        uint32_t n = weight_count(s, (enum weight)(WEIGHT_MSAR_CONV + kind));
+        m->n_weights[kind] = n;
+        m->weights[kind] = memory_take(&dev->memory, n * sizeof *m->weights[kind]);
         if (!m->weights[kind])
-            return err_set(err, ERR_NOMEM, "device: no memory for %u MSAR weights", counts[kind]);
+            return err_set(err, ERR_NOMEM, "device: no memory for %u MSAR weights", n);
     }
     return OK;
 }
@@ -70,39 +36,21 @@ int cpu_msar_open(struct device *dev, struct err *err) {
 int cpu_msar_load(struct device *dev, enum weight which, uint32_t index, const struct tensor *src,
                   struct err *err) {
     struct msar *m = &dev->msar;
-    uint32_t kind = which - WEIGHT_MSAR_CONV, rows, cols;
-    const char *name = names[kind];
-    if (index >= m->n_weights[kind])
-        return err_set(err, ERR_INVALID, "weights: %s: number %u of %u", name, index,
-                       m->n_weights[kind]);
-    weight_shape(dev, which, index, &rows, &cols);
-    if (src->rows != rows || src->cols != cols)
-        return err_set(err, ERR_INVALID, "weights: %s %u: shape [%u,%u], config wants [%u,%u]",
-                       name, index, src->rows, src->cols, rows, cols);
-    if (src->dtype != DTYPE_F32)
-        return err_set(err, ERR_INVALID, "weights: %s %u: type %s, expected f32", name, index,
-                       dtype_name(src->dtype));
-    if (m->weights[kind][index])
-        return err_set(err, ERR_INVALID, "weights: %s %u: loaded twice", name, index);
+    uint32_t kind = which - WEIGHT_MSAR_CONV, rows = src->rows, cols = src->cols;
+    if (m->weights[kind][index]) return weight_loaded_twice(which, index, err);
     /* Each run of d_model columns gets the padding of an activation row. */
     bool wide = which != WEIGHT_MSAR_MIX_BIAS && which != WEIGHT_MSAR_MIX_SCALE;
     uint32_t run = wide ? dev->shape.d_model : cols;
     size_t n_runs = (size_t)rows * (cols / run), ld = wide ? dev->ld_model : cols;
     float *data = memory_take(&dev->memory, n_runs * ld * sizeof *data);
-    if (!data)
-        return err_set(err, ERR_NOMEM, "weights: %s %u: no memory for %zu floats", name, index,
-                       n_runs * ld);
+    if (!data) {
+        char name[WEIGHT_NAME];
+        return err_set(err, ERR_NOMEM, "weights: %s: no memory for %zu floats",
+                       weight_name(which, index, name), n_runs * ld);
+    }
     for (size_t i = 0; i < n_runs; i++)
         memcpy(data + i * ld, (const float *)src->data + i * run, run * sizeof *data);
     m->weights[kind][index] = data;
-    return OK;
-}
-
-int cpu_msar_check_weights(const struct device *dev, struct err *err) {
-    for (uint32_t kind = 0; kind < KINDS; kind++)
-        for (uint32_t i = 0; i < dev->msar.n_weights[kind]; i++)
-            if (!dev->msar.weights[kind][i])
-                return err_set(err, ERR_INVALID, "weights: %s %u: missing", names[kind], i);
     return OK;
 }
 

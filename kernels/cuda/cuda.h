@@ -50,14 +50,14 @@ extern "C" {
 #endif
 
 enum {
-    GPU_GROUP = 32,    /* elements that rows of activations and of weights are padded to */
-    GPU_ALIGN = 256,   /* bytes; every array begins at a multiple */
-    GEMM_QUARTERS = 4, /* chains that K is cut into */
-    WEIGHT_ROWS = 16,  /* rows of a matrix are padded to a multiple, with zeros */
-    SPLIT = 256,       /* positions of an attention split */
-    KV_TILE = 64,      /* positions of a softmax tile */
-    QUERY_TILE = 64,   /* query rows (row x head of the group) of a tile at most */
-    ATTEND_KINDS = 3,  /* tiles of up to 16, 32, 64 query rows */
+    GPU_GROUP = 32,      /* elements that rows of activations and of weights are padded to */
+    GPU_ALIGN = 256,     /* bytes; every array begins at a multiple */
+    GEMM_QUARTERS = 4,   /* chains that K is cut into */
+    WEIGHT_ROWS = 16,    /* rows of a matrix are padded to a multiple, with zeros */
+    SPLIT = 256,         /* positions of an attention split */
+    KV_TILE = 64,        /* positions of a softmax tile */
+    QUERY_TILE = 64,     /* query rows (row x head of the group) of a tile at most */
+    ATTEND_KINDS = 3,    /* tiles of up to 16, 32, 64 query rows */
     SAMPLE_BLOCKS = 256, /* blocks of a sampling kernel at most: each has scratch of its own */
     GPU_NONE = -1,
 };
@@ -122,12 +122,13 @@ struct seg {
     uint32_t pos, n_rows, n_proposed, given;
     uint32_t first_row, first_logit, n_logits;
     uint32_t out_pos, prompt_len;
-    uint32_t pages, n_pages; /* its block table: batch.pages[pages .. + n_pages] (draft: cached ones) */
-    uint32_t scratch;        /* draft: its first scratch page */
-    uint32_t tokens;         /* given: batch.tokens[tokens ..], [n_proposed] */
-    uint32_t history;        /* rules that count: batch.tokens[history .. + prompt_len + out_pos] */
-    uint32_t outcome;        /* PICK_ACCEPT: its place among the outcomes */
-    int32_t own;             /* segment of the slot's rows that a row's MSAR history lies in: its own,
+    uint32_t pages,
+        n_pages;      /* its block table: batch.pages[pages .. + n_pages] (draft: cached ones) */
+    uint32_t scratch; /* draft: its first scratch page */
+    uint32_t tokens;  /* given: batch.tokens[tokens ..], [n_proposed] */
+    uint32_t history; /* rules that count: batch.tokens[history .. + prompt_len + out_pos] */
+    uint32_t outcome; /* PICK_ACCEPT: its place among the outcomes */
+    int32_t own;      /* segment of the slot's rows that a row's MSAR history lies in: its own,
                               * for output rows the base rows; GPU_NONE: it has none (ring only) */
 };
 
@@ -141,7 +142,8 @@ struct tile {
 /* What one block of attention does (for each kv head): a tile over the splits [split, split_end). */
 struct item {
     uint32_t tile, split, split_end;
-    int32_t part; /* GPU_NONE: all splits of the tile, merged in registers, the result into o. Else one
+    int32_t
+        part; /* GPU_NONE: all splits of the tile, merged in registers, the result into o. Else one
                    * split, its part into part rows part .. part + n_rows * group - 1 */
 };
 
@@ -154,16 +156,16 @@ struct merge {
 /* Arrays of the forward at hand, in device memory, at addresses that never change. */
 struct batch {
     struct counts *counts;
-    struct row *rows;       /* [max_rows] */
-    struct seg *segments;   /* [2 n_slots] */
-    uint32_t *order;        /* [max_rows] rows, tile by tile */
-    struct tile *tiles;     /* [max_rows] */
-    struct item *items;     /* [max_items] */
-    struct merge *merges;   /* [max_rows] */
-    uint32_t *logit_rows;   /* [max_logit_rows]: its row */
+    struct row *rows;         /* [max_rows] */
+    struct seg *segments;     /* [2 n_slots] */
+    uint32_t *order;          /* [max_rows] rows, tile by tile */
+    struct tile *tiles;       /* [max_rows] */
+    struct item *items;       /* [max_items] */
+    struct merge *merges;     /* [max_rows] */
+    uint32_t *logit_rows;     /* [max_logit_rows]: its row */
     uint32_t *logit_segments; /* [max_logit_rows]: its segment */
-    uint32_t *pages;        /* [max_pages] block tables of all segments */
-    int32_t *tokens;        /* [max_tokens] given proposals and histories */
+    uint32_t *pages;          /* [max_pages] block tables of all segments */
+    int32_t *tokens;          /* [max_tokens] given proposals and histories */
 };
 
 /* What launches are sized for: upper bounds of the counts (a graph: of its bucket). */
@@ -190,11 +192,13 @@ struct gpu_slot {
 
 struct gpu_msar {
     uint32_t n_pushes, n_sources, history, ring_len;
-    const float **weights[WEIGHT_END - WEIGHT_MSAR_CONV]; /* host arrays of device vectors, rows padded */
+    const float *
+        *weights[WEIGHT_END - WEIGHT_MSAR_CONV]; /* host arrays of device vectors, rows padded */
     uint32_t n_weights[WEIGHT_END - WEIGHT_MSAR_CONV];
     float *views;     /* [n_sources][R][max_rows][ld_model] */
     float *inverse;   /* [n_sources][R][max_rows]: 1 / sqrt(mean(view^2) + eps) */
     float *z;         /* [max_rows][R][ld_model] */
+    float *gates;     /* [max_rows][R][R + 1]: what stream r adds to each gate, then its squares */
     float *rings;     /* [n_slots][ring_len][n_pushes][ld_model], place = position mod ring_len */
     float *snapshots; /* [n_snapshots][history][n_pushes][ld_model] */
 };
@@ -202,23 +206,23 @@ struct gpu_msar {
 struct runtime; /* runtime.c: staging, graphs, events, library handles, what failed */
 
 struct device {
-    struct model_shape shape; /* rope_freq NULL */
-    enum dtype act;           /* f32, bf16 */
-    uint32_t group;           /* query heads of a kv head; at most QUERY_TILE */
-    uint32_t head_pad;        /* ep */
-    uint32_t tile_rows;       /* QUERY_TILE / group */
+    struct model_shape shape;               /* rope_freq NULL */
+    enum dtype act;                         /* f32, bf16 */
+    uint32_t group;                         /* query heads of a kv head; at most QUERY_TILE */
+    uint32_t head_pad;                      /* ep */
+    uint32_t tile_rows;                     /* QUERY_TILE / group */
     uint32_t ld_model, ld_q, ld_ff, ld_qkv; /* padded row lengths; ld_qkv: rows of the qkv matrix */
-    uint32_t k_at, v_at;      /* first row of k, of v in the qkv matrix */
-    uint32_t n_sms;           /* multiprocessors */
-    int sm;                   /* compute capability, 80 .. */
-    float *cosines, *sines;   /* [max_position][head_dim / 2] */
-    struct matrix embed, lm_head; /* tied: lm_head is embed */
+    uint32_t k_at, v_at;                    /* first row of k, of v in the qkv matrix */
+    uint32_t n_sms;                         /* multiprocessors */
+    int sm;                                 /* compute capability, 80 .. */
+    float *cosines, *sines;                 /* [max_position][head_dim / 2] */
+    struct matrix embed, lm_head;           /* tied: lm_head is embed */
     const float *final_norm;
     struct layer *layers; /* host array [n_layers] */
 
     struct device_limits limits;
     size_t value_bytes, head_bytes, layer_bytes, page_bytes; /* of KV memory */
-    uint32_t scratch_pages; /* pages of one draft block */
+    uint32_t scratch_pages;                                  /* pages of one draft block */
     char *kv, *kv_scratch;
     uint32_t max_items, max_pages, max_tokens, max_part_rows;
 
@@ -226,22 +230,22 @@ struct device {
     struct grid grid;
     bool drafting;
 
-    float *x;              /* [max_rows][ld_model] */
-    float *residual;       /* what branches add to: x, in an MSAR model a source; host-side pointer */
-    void *u;               /* act, [max_rows or more logit rows][ld_model] */
-    float *qkv;            /* [max_rows][ld_qkv]: products before the heads kernel */
-    void *q, *o;           /* act, [max_rows][ld_q] */
-    void *gate;            /* act, [max_rows][ld_ff]: silu(gate) * up */
-    float *wide;           /* library products of gate_up: [chunk rows][2 ld_ff]; NULL when never used */
+    float *x;        /* [max_rows][ld_model] */
+    float *residual; /* what branches add to: x, in an MSAR model a source; host-side pointer */
+    void *u;         /* act, [max_rows or more logit rows][ld_model] */
+    float *qkv;      /* [max_rows][ld_qkv]: products before the heads kernel */
+    void *q, *o;     /* act, [max_rows][ld_q] */
+    void *gate;      /* act, [max_rows][ld_ff]: silu(gate) * up */
+    float *wide;     /* library products of gate_up: [chunk rows][2 ld_ff]; NULL when never used */
     float *logits, *draft_logits; /* [max_logit_rows][vocab] */
-    float *last_logits;    /* the one that the last forward writes */
-    float *parts;          /* [max_part_rows][n_kv_heads][ep]: sums, not divided */
-    float *part_stats;     /* [max_part_rows][n_kv_heads][2]: maximum, total */
-    struct gpu_slot *slots; /* [n_slots] */
-    struct outcome *outcomes; /* [n_slots] */
-    float *scores;         /* [SAMPLE_BLOCKS][2][vocab] */
-    uint32_t *seen;        /* [n_slots][vocab]: 0 never, else 1 + times in the output */
-    struct draw *draws;    /* [max_logit_rows] (sample.cu) */
+    float *last_logits;           /* the one that the last forward writes */
+    float *parts;                 /* [max_part_rows][n_kv_heads][ep]: sums, not divided */
+    float *part_stats;            /* [max_part_rows][n_kv_heads][2]: maximum, total */
+    struct gpu_slot *slots;       /* [n_slots] */
+    struct outcome *outcomes;     /* [n_slots] */
+    float *scores;                /* [SAMPLE_BLOCKS][2][vocab] */
+    uint32_t *seen;               /* [n_slots][vocab]: zero between stages (sample.cu) */
+    struct draw *draws;           /* [max_logit_rows] (sample.cu) */
     struct gpu_msar msar;
 
     struct runtime *runtime;
@@ -277,8 +281,8 @@ cudaError_t gpu_page_copy(const struct device *dev, uint32_t from, uint32_t to,
  * matrix's padded rows (its padding zero). */
 cudaError_t gpu_random_vector(float *out, uint32_t n, uint64_t seed, float mean, float spread,
                               cudaStream_t stream);
-cudaError_t gpu_random_matrix(const struct matrix *m, uint32_t row0, uint32_t n_rows,
-                              uint64_t seed, float mean, float spread, cudaStream_t stream);
+cudaError_t gpu_random_matrix(const struct matrix *m, uint32_t row0, uint32_t n_rows, uint64_t seed,
+                              float mean, float spread, cudaStream_t stream);
 
 /* gemm.cu. */
 enum gemm_out {
@@ -292,18 +296,21 @@ struct gemm_call {
     const void *x;     /* act, stride ldx elements, padding zero */
     uint32_t ldx;
     void *y;
-    uint32_t ldy;        /* elements */
+    uint32_t ldy; /* elements */
     enum gemm_out out;
-    uint32_t n_out;      /* columns of y that are written: <= w->rows */
-    uint32_t max_rows;   /* the grid's */
-    const uint32_t *n_rows; /* device: rows there are */
-    uint32_t tail;       /* columns from here on ... */
+    uint32_t n_out;              /* columns of y that are written: <= w->rows */
+    uint32_t max_rows;           /* the grid's */
+    const uint32_t *n_rows;      /* device: rows there are */
+    uint32_t tail;               /* columns from here on ... */
     const uint32_t *n_tail_rows; /* ... only of so many rows (device; NULL: of all) */
 };
 cudaError_t gpu_gemm(const struct device *dev, const struct gemm_call *call, cudaStream_t stream);
-/* What a library product of gate_up leaves: y = silu(gate) * up from wide [rows][w->rows]. */
+/* What a library product of gate_up leaves: rows row0 .. of y = silu(gate) * up, bias added, from wide
+ * [n_rows][w->rows]. */
 cudaError_t gpu_silu(const struct device *dev, const struct gemm_call *call, const float *wide,
                      uint32_t row0, uint32_t n_rows, cudaStream_t stream);
+/* What a library product leaves out: y += bias where the product writes y, of n_rows rows at most. */
+cudaError_t gpu_bias(const struct gemm_call *call, uint32_t n_rows, cudaStream_t stream);
 
 /* attend.cu: o = attention of q over the pages, for all items, then the merges. */
 cudaError_t gpu_attend(const struct device *dev, uint32_t layer, cudaStream_t stream);
@@ -313,7 +320,8 @@ bool gpu_attend_fits(const struct device *dev);
 /* msar.cu: as kernels/cpu/msar.c says, float32. */
 cudaError_t gpu_msar_push(const struct device *dev, uint32_t push, cudaStream_t stream);
 cudaError_t gpu_msar_read(const struct device *dev, uint32_t branch, cudaStream_t stream);
-/* Base rows of the forward enter the rings: part of gpu_msar_push, after its reads. State: */
+/* Base rows enter the rings in gpu_msar_read, which follows each push and has the vectors at hand; so do
+ * the norms of what was pushed. State: positions pos - n .. pos - 1 to a snapshot, or from it. */
 cudaError_t gpu_msar_save(const struct device *dev, uint32_t slot, uint32_t pos, uint32_t n,
                           uint32_t snapshot, bool load, cudaStream_t stream);
 cudaError_t gpu_msar_copy(const struct device *dev, uint32_t from_slot, uint32_t to_slot,

@@ -41,6 +41,7 @@ typedef __half f16;
     gs_launch(#kernel, grid, block, smem_bytes, stream, kernel, __VA_ARGS__)
 #define GPU_DYN_SHARED(type, name) type *const name = (type *)gs_dyn_shared()
 #define GPU_UNROLL
+#define GPU_NOINLINE   static __attribute__((noinline))
 #define GPU_SITE       , gs_site at = gs_here()
 #define GPU_AT         , at
 #define GPU_BARRIER_AT __syncthreads(at)
@@ -50,7 +51,8 @@ typedef __half f16;
 #define GPU_DYN_SHARED(type, name)                              \
     extern __shared__ __align__(16) unsigned char gpu_shared[]; \
     type *const name = reinterpret_cast<type *>(gpu_shared)
-#define GPU_UNROLL _Pragma("unroll")
+#define GPU_UNROLL   _Pragma("unroll")
+#define GPU_NOINLINE static __device__ __noinline__ /* for code that is seldom run */
 #define GPU_SITE
 #define GPU_AT
 #define GPU_BARRIER_AT __syncthreads()
@@ -101,6 +103,22 @@ GPU_INLINE uint32_t f16_pair(float lo, float hi) {
            (uint32_t)__half_as_ushort(from_f32<f16>(hi)) << 16;
 }
 
+/* Four signed bytes as bf16, exactly: out[0] holds bytes 0 and 2, out[1] bytes 1 and 3. With the low
+ * seven bits l and the sign s of a byte, it is (128 + l) - (128 + 128 s), and bf16 patterns of both
+ * terms are 0x4300 with those bits in place. */
+GPU_INLINE void bf16_of_spaced_bytes(uint32_t out[2], uint32_t bytes) {
+    GPU_UNROLL
+    for (int i = 0; i < 2; i++, bytes >>= 8) {
+#ifdef GERYON_GPUSIM
+        out[i] = bf16_pair((float)(int8_t)bytes, (float)(int8_t)(bytes >> 16));
+#else
+        const uint32_t low = (bytes & 0x007F007Fu) | 0x43004300u;
+        const uint32_t sign = (bytes & 0x00800080u) | 0xC300C300u; /* -(128 + 128 s) */
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out[i]) : "r"(low), "r"(0x3F803F80u), "r"(sign));
+#endif
+    }
+}
+
 /* 16 bytes at once; the address is a multiple of 16. */
 GPU_INLINE uint4 load16(const void *p GPU_SITE) {
 #ifdef GERYON_GPUSIM
@@ -113,6 +131,62 @@ GPU_INLINE void store16(void *p, uint4 v GPU_SITE) {
     gs_check_aligned(p, 16, at);
 #endif
     *(uint4 *)p = v;
+}
+
+/* 16 or 8 bytes that nothing in the grid writes and this thread block alone reads, once: weights. They
+ * leave the first-level cache to others. */
+GPU_INLINE uint4 load16_once(const void *p GPU_SITE) {
+#ifdef GERYON_GPUSIM
+    gs_check_aligned(p, 16, at);
+    return *(const uint4 *)p;
+#else
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+#endif
+}
+GPU_INLINE uint2 load8_once(const void *p GPU_SITE) {
+#ifdef GERYON_GPUSIM
+    gs_check_aligned(p, 8, at);
+    return *(const uint2 *)p;
+#else
+    uint2 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "l"(p));
+    return v;
+#endif
+}
+
+/* Two signed bytes of a word as bf16, exact: bytes 0 and 1, or 2 and 3. With q in its low byte, 0x43qq
+ * is 128 + (q & 127) once its bit 7 is cleared, and 128 or 256 once bits 0 to 6 are: their difference
+ * is q. */
+template <bool UPPER> GPU_INLINE uint32_t bf16_of_bytes(uint32_t bytes) {
+#ifdef GERYON_GPUSIM
+    const uint32_t pair = UPPER ? bytes >> 16 : bytes;
+    return bf16_pair((float)(int8_t)(pair & 0xFF), (float)(int8_t)(pair >> 8 & 0xFF));
+#else
+    const uint32_t pair = __byte_perm(bytes, 0x43434343, UPPER ? 0x4342 : 0x4140);
+    uint32_t v;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+        : "=r"(v)
+        : "r"(pair & 0xFF80FF80), "r"(0xBF80BF80), "r"(pair & 0xFF7FFF7F));
+    return v;
+#endif
+}
+
+/* 2^v to about 2 units in the last place; 2^0 is 1, 2^-inf is 0, and so is what is denormal. */
+GPU_INLINE float exp2_approx(float v) {
+#ifdef GERYON_GPUSIM
+    const float e = exp2f(v);
+    return e < 0x1p-126f ? 0.0f : e;
+#else
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(v));
+    return e;
+#endif
 }
 
 /* ---- sums and maxima -------------------------------------------------------------------------- */

@@ -14,7 +14,7 @@ extern "C" {
  * can go on, and the other streams before the one waited for. Random: by the seed. */
 enum gpusim_order { GPUSIM_LOWEST, GPUSIM_HIGHEST, GPUSIM_RANDOM, GPUSIM_ORDERS };
 
-/* Also taken from the environment at the first use: GPUSIM_ORDER=lowest|highest|random, GPUSIM_SEED=N. */
+/* Also taken from the environment at the start: GPUSIM_ORDER=lowest|highest|random, GPUSIM_SEED=N. */
 void gpusim_set_order(enum gpusim_order order, uint64_t seed);
 
 /* The device that is played: its compute capability (80, 90, 100; 80 at first), which bounds dynamic
@@ -32,6 +32,11 @@ struct gpusim_counts gpusim_counts(void);
 
 /* Walk all allocations: ends the process when a red zone was written to. */
 void gpusim_check(void);
+
+/* Call number `nth` from now (1: the next) of the runtime's function `call`, or of "launch",
+ * returns `error` (a cudaError) and does nothing else. NULL: none does. From the environment:
+ * GPUSIM_FAIL=call:nth:error. */
+void gpusim_fail_call(const char *call, unsigned nth, int error);
 
 /* A failed check prints one line (`gpusim: kernel k, block (0,0,0), thread (1,0,0): ...: file:line`),
  * calls the hook if there is one, and ends the process with this status. */

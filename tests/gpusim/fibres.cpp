@@ -156,6 +156,14 @@ extern "C" void gpusim_set_order(enum gpusim_order order, uint64_t seed) {
     gs_options.order = order;
     sim.random = seed * 2 + 1;
 }
+/* For whole programs, which no test steers from within. */
+__attribute__((constructor)) static void read_environment() {
+    static const char *const names[GPUSIM_ORDERS] = {"lowest", "highest", "random"};
+    const char *order = getenv("GPUSIM_ORDER"), *seed = getenv("GPUSIM_SEED");
+    for (int i = 0; order && i < GPUSIM_ORDERS; i++)
+        if (!strcmp(order, names[i]))
+            gpusim_set_order((enum gpusim_order)i, seed ? strtoull(seed, NULL, 0) : 0);
+}
 extern "C" void gpusim_set_device(int sm, size_t memory_bytes) {
     gs_options.sm = sm;
     gs_options.memory_bytes = memory_bytes;

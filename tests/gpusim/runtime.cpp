@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <vector>
@@ -69,10 +70,39 @@ static std::map<const void *, int> shared_limits; /* by kernel: cudaFuncSetAttri
 static uint64_t next_number = 1;
 static thread_local cudaError_t last_error;
 
+/* The call that is to fail. */
+static struct {
+    const char *call;
+    unsigned left;
+    cudaError_t error;
+} planned;
+extern "C" void gpusim_fail_call(const char *call, unsigned nth, int error) {
+    planned.call = call;
+    planned.left = nth;
+    planned.error = (cudaError_t)error;
+}
+__attribute__((constructor)) static void plan_from_environment() {
+    static char call[64];
+    unsigned nth;
+    int error;
+    const char *text = getenv("GPUSIM_FAIL");
+    if (text && sscanf(text, "%63[^:]:%u:%d", call, &nth, &error) == 3)
+        gpusim_fail_call(call, nth, error);
+}
+
 static cudaError_t result(cudaError_t error) {
     if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
     return error;
 }
+static bool fails_now(const char *call) {
+    if (!planned.call || strcmp(planned.call, call) != 0 || --planned.left > 0) return false;
+    planned.call = NULL;
+    return true;
+}
+#define MAY_FAIL                                               \
+    do {                                                       \
+        if (fails_now(__func__)) return result(planned.error); \
+    } while (0)
 static CUstream_st *stream_of(cudaStream_t stream) {
     return stream ? stream : &legacy;
 }
@@ -191,6 +221,7 @@ static bool reaches(const graph &nodes, const std::vector<size_t> &from, size_t 
 extern "C" cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
                                               enum cudaStreamCaptureMode mode) {
     LOCKED;
+    MAY_FAIL;
     CUstream_st *s = stream_of(stream);
     if (s == &legacy) return result(cudaErrorStreamCaptureUnsupported);
     if (s->capturing) return result(cudaErrorIllegalState);
@@ -207,6 +238,7 @@ extern "C" cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ou
     if (!c) return result(cudaErrorIllegalState);
     if (c->origin != s) return spoil(c, cudaErrorStreamCaptureUnmatched);
     cudaError_t error = c->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+    if (fails_now(__func__)) error = planned.error; /* and the capture ends */
     for (CUstream_st *other : c->joined) {
         for (size_t i : other->nodes)
             if (!error && !reaches(*c->nodes, s->nodes, i)) error = cudaErrorStreamCaptureUnjoined;
@@ -231,6 +263,7 @@ extern "C" cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
 extern "C" cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t from,
                                             unsigned long long flags) {
     LOCKED;
+    MAY_FAIL;
     if (!from || flags) return result(cudaErrorInvalidValue);
     NOT_IN_CAPTURE;
     *out = new CUgraphExec_st{from->nodes};
@@ -238,6 +271,7 @@ extern "C" cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t fr
 }
 extern "C" cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     LOCKED;
+    MAY_FAIL;
     std::shared_ptr<graph> nodes = exec->nodes;
     return gs_enqueue(stream, [nodes] { run_graph(*nodes); });
 }
@@ -254,6 +288,7 @@ extern "C" cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
 
 extern "C" cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     LOCKED;
+    MAY_FAIL;
     *out = new CUstream_st{!(flags & cudaStreamNonBlocking), {}, NULL, {}};
     streams.push_back(*out);
     return cudaSuccess;
@@ -271,6 +306,7 @@ extern "C" cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     LOCKED;
+    MAY_FAIL;
     NOT_IN_CAPTURE;
     run_until(stream_of(stream), next_number);
     return cudaSuccess;
@@ -303,6 +339,7 @@ extern "C" cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, 
 // ---- events
 
 extern "C" cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+    MAY_FAIL;
     (void)flags;
     *out = new CUevent_st{std::make_shared<event>()};
     return cudaSuccess;
@@ -317,6 +354,7 @@ extern "C" cudaError_t cudaEventDestroy(cudaEvent_t e) {
 }
 extern "C" cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
     LOCKED;
+    MAY_FAIL;
     CUstream_st *s = stream_of(stream);
     std::shared_ptr<event> e = handle->e;
     e->captured_in = s->capturing;
@@ -363,6 +401,7 @@ static cudaError_t refuse_captured(const event &e) {
 }
 extern "C" cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     LOCKED;
+    MAY_FAIL;
     if (cudaError_t error = refuse_captured(*handle->e)) return error;
     NOT_IN_CAPTURE;
     event &e = *handle->e;
@@ -418,6 +457,7 @@ static void check_copy(const char *call, void *dst, const void *src, size_t n,
 extern "C" cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n,
                                        enum cudaMemcpyKind kind, cudaStream_t stream) {
     LOCKED;
+    MAY_FAIL;
     check_copy("cudaMemcpyAsync", dst, src, n, kind);
     CUstream_st *s = stream_of(stream);
     const bool pageable = (!gs_in_arena(dst) && !gs_is_pinned(dst, n)) ||
@@ -429,6 +469,18 @@ extern "C" cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n,
         gs_move(dst, src, n);
     });
 }
+extern "C" cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch,
+                                         size_t width, size_t height, enum cudaMemcpyKind kind,
+                                         cudaStream_t stream) {
+    LOCKED;
+    if (width > dpitch || width > spitch) return result(cudaErrorInvalidValue);
+    for (size_t i = 0; i < height; i++) {
+        cudaError_t error = cudaMemcpyAsync((char *)dst + i * dpitch,
+                                            (const char *)src + i * spitch, width, kind, stream);
+        if (error) return error;
+    }
+    return cudaSuccess;
+}
 extern "C" cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind) {
     LOCKED;
     NOT_IN_CAPTURE;
@@ -438,6 +490,7 @@ extern "C" cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cud
 }
 extern "C" cudaError_t cudaMemsetAsync(void *device, int value, size_t n, cudaStream_t stream) {
     LOCKED;
+    MAY_FAIL;
     if (!gs_is_device(device, n))
         gs_fail(GS_NOWHERE, "cudaMemsetAsync: %zu bytes at %p are not within one allocation", n,
                 device);
@@ -454,6 +507,7 @@ extern "C" cudaError_t cudaMemset(void *device, int value, size_t n) {
 
 extern "C" cudaError_t cudaMalloc(void **out, size_t n) {
     LOCKED;
+    MAY_FAIL;
     NOT_IN_CAPTURE;
     return result(gs_device_alloc(out, n));
 }
@@ -466,6 +520,7 @@ extern "C" cudaError_t cudaFree(void *device) {
 }
 extern "C" cudaError_t cudaHostAlloc(void **out, size_t n, unsigned flags) {
     LOCKED;
+    MAY_FAIL;
     if (flags != cudaHostAllocDefault) return result(cudaErrorInvalidValue);
     NOT_IN_CAPTURE;
     return result(gs_pinned_alloc(out, n));
@@ -481,6 +536,7 @@ extern "C" cudaError_t cudaFreeHost(void *host) {
 }
 extern "C" cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     LOCKED;
+    MAY_FAIL;
     *free_bytes = gs_device_free_bytes();
     *total_bytes = gs_options.memory_bytes;
     return cudaSuccess;
@@ -511,6 +567,7 @@ cudaError_t gs_enqueue_grid(const char *kernel, const void *func, dim3 grid, dim
     LOCKED;
     gs_grid shape = {
         kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, smem, std::move(body)};
+    if (fails_now("launch")) return planned.error;
     cudaError_t error = check_shape(func, grid, block, smem);
     if (error)
         fprintf(stderr,
@@ -525,6 +582,7 @@ cudaError_t gs_enqueue_grid(const char *kernel, const void *func, dim3 grid, dim
 // ---- the device
 
 extern "C" cudaError_t cudaGetDeviceCount(int *count) {
+    MAY_FAIL;
     *count = 1;
     return cudaSuccess;
 }
@@ -610,11 +668,14 @@ static const struct {
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
     {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
      "invalid configuration argument"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorIllegalState, "cudaErrorIllegalState",
      "the operation cannot be performed in the present state"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
     {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
      "operation not permitted when stream is capturing"},
     {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",

@@ -63,6 +63,34 @@ static void every_f16_comes_back_and_rounding_is_to_even(void **) {
 
 // ---- gpu.h
 
+static void powers_of_two_are_close_and_exact_where_it_counts(void **) {
+    enum { N = 256 };
+    float v[N], got[N];
+    uint32_t bytes[N], pairs[2 * N];
+    for (int i = 0; i < N; i++) {
+        v[i] = -0.37f * (float)i;
+        bytes[i] = (uint32_t)i * 0x01010101u ^ 0x00FF7F80u; /* each value at each place */
+    }
+    v[1] = -INFINITY;
+    v[2] = -140.0f;
+    float *in = device_copy(v, N), *out = device_copy((float *)NULL, N);
+    uint32_t *words = device_copy(bytes, N), *wide = device_copy((uint32_t *)NULL, 2 * N);
+    check_cuda(launch_number_helpers(out, wide, in, words, N, NULL));
+    host_copy(got, out, N);
+    host_copy(pairs, wide, 2 * N);
+    assert_true(got[0] == 1.0f && got[1] == 0.0f && got[2] == 0.0f);
+    for (int i = 3; i < N; i++) {
+        assert_true(fabs(got[i] - exp2((double)v[i])) <= 0x1p-21 * exp2((double)v[i]));
+        for (int j = 0; j < 4; j++) {
+            const float wide_byte = of_bf16((uint16_t)(pairs[2 * i + j % 2] >> j / 2 * 16));
+            assert_true(wide_byte == (float)(int8_t)(bytes[i] >> 8 * j));
+        }
+    }
+    cudaFree(in);
+    cudaFree(out);
+    cudaFree(words);
+    cudaFree(wide);
+}
 static void warp_helpers_equal_shuffles(void **) {
     struct rng rng;
     rng_seed(&rng, test_seed());
@@ -408,6 +436,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_bf16_comes_back_and_rounding_is_to_even),
         cmocka_unit_test(every_f16_comes_back_and_rounding_is_to_even),
+        cmocka_unit_test(powers_of_two_are_close_and_exact_where_it_counts),
         cmocka_unit_test(warp_helpers_equal_shuffles),
         cmocka_unit_test(block_helpers_sum_in_every_block_size),
         cmocka_unit_test(mma_of_16_bit_types_is_the_product),

@@ -19,6 +19,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 GOLDEN = ROOT / "tests/golden"
 BIN = os.environ.get("GERYON_BIN", str(ROOT / "build/geryon"))
 SCRIPTED_BIN = os.environ.get("GERYON_SCRIPTED_BIN", str(ROOT / "build/geryon-scripted"))
+# The product with its CUDA backend on the GPU simulator, or on a device.
+CUDA_BIN = os.environ.get("GERYON_CUDA_BIN", str(ROOT / "build/gpusim/geryon"))
 # Sanitizer builds are slower: limits in seconds grow by this factor.
 SLOW = 6 if os.environ.get("GERYON_TEST_SLOW") else 1
 FAULTS = re.compile(r"AddressSanitizer|LeakSanitizer|ThreadSanitizer|runtime error:|[Aa]ssert")
@@ -203,7 +205,7 @@ def _limit_files(n):
 
 class Server:
     def __init__(self, model, *flags, scripted=False, ready=True, env=None, tls=None,
-                 nofile=None):
+                 nofile=None, binary=BIN):
         """tls: (certificate, key) files; requests then trust that certificate. nofile: the limit on
         descriptors it starts with."""
         self.dir = tempfile.TemporaryDirectory(prefix="geryon-http-")
@@ -217,7 +219,7 @@ class Server:
             model = folder / "script.json"
         self.trace_path = folder / "trace"
         self.out_path, self.err_path = folder / "stdout", folder / "stderr"
-        command = [SCRIPTED_BIN if scripted else BIN, "serve", "--model", str(model), "--port", "0",
+        command = [SCRIPTED_BIN if scripted else binary, "serve", "--model", str(model), "--port", "0",
                    "--trace", str(self.trace_path), *map(str, flags)]
         self.tls = ssl.create_default_context(cafile=tls[0]) if tls else None
         if tls:
@@ -453,9 +455,9 @@ def read_all(connection):
 
 # ---- the command line and golden data ---------------------------------------------------------------
 
-def run_cli(*args, stdin=b"", check=True, timeout=300):
-    done = subprocess.run([BIN, *map(str, args)], input=stdin, capture_output=True,
-                          timeout=timeout * SLOW, check=False)
+def run_cli(*args, stdin=b"", check=True, timeout=300, binary=BIN, env=None):
+    done = subprocess.run([binary, *map(str, args)], input=stdin, capture_output=True,
+                          timeout=timeout * SLOW, check=False, env=dict(os.environ) | (env or {}))
     error = done.stderr.decode("utf-8", "replace")
     assert not FAULTS.search(error), error
     if check:

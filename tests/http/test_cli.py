@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 
 import pytest
@@ -43,9 +44,34 @@ def test_bad_flags_exit_2_and_are_named(args, named):
     (["logits", "--model", MODEL, "--tokens", "1,320"], "320"),
     (["generate", "--model", MODEL, "--tokens", "1", "--cpu-table", "ref", "--backend", "cuda"], "cuda"),
     (["logits", "--model", MODEL, "--tokens", "1", "--view", "draft", "--next", "2"], "draft"),
+    (["generate", "--model", MODEL, "--tokens", "1", "--activations", "bf16"], "allow auto, f32, int8"),
+    (["bench", "--synthetic", "smollm2-135m", "--backend", "cuda"], "has no CUDA backend"),
 ])
 def test_what_cannot_be_done_exits_1_and_says_why(args, named):
     assert named in fails(1, *args)
+
+
+def test_a_backend_that_was_asked_for_and_is_missing_ends_the_server():
+    done = subprocess.run([BIN, "serve", "--model", MODEL, "--port", "0", "--backend", "cuda"], check=False,
+                          capture_output=True, timeout=30 * SLOW)
+    assert done.returncode == 1
+    assert "event=load_failed" in done.stderr.decode() and "has no CUDA backend" in done.stderr.decode()
+
+
+def test_backends_are_chosen_in_silence_and_what_means_nothing_is_said():
+    ask = lambda *args: run_cli("generate", "--model", MODEL, "--tokens", "5", "--max-tokens", 4, "--json", *args)
+    auto, cpu, said = ask(), ask("--backend", "cpu"), ask("--deterministic")
+    assert "cuda" not in auto.stderr.decode().lower()
+    assert "deterministic: without meaning here" in said.stderr.decode()
+    assert len({json.dumps(json.loads(a.stdout)["tokens"]) for a in (auto, cpu, said)}) == 1
+
+
+def test_inspect_names_what_would_compute():
+    inspect = lambda *args: run_cli("inspect", "--model", MODEL, *args).stdout.decode()
+    assert re.search(r"^backend +cpu$", inspect("--backend", "cpu"), re.M)
+    assert re.search(r"^kernels +ref, f32 activations$", inspect("--cpu-table", "ref"), re.M)
+    for args, why in [(("--backend", "cuda"), "has no CUDA backend"), (("--activations", "bf16"), "activations")]:
+        assert re.search(f"^would be refused: .*{why}", inspect(*args), re.M)
 
 
 @pytest.mark.parametrize("command", ["serve", "generate", "logits", "tokenize", "inspect"])

@@ -323,8 +323,11 @@ def test_device_failure_fails_all_and_ends_the_process():
             stream = stream.result()
             assert not stream.done and stream.error["code"] in ("internal_error", "engine_failed")
             assert whole.result().status in (500, 503)
-        assert server.process.wait(10 * SLOW) != 0
+        assert server.process.wait(10 * SLOW) == 1
         server.check_log()
+        failed = [line for line in server.log().splitlines() if "event=engine_failed" in line]
+        assert len(failed) == 1 and "level=error" in failed[0]
+        assert 'fault="the script says so"' in failed[0]
     finally:
         server.kill()
 

@@ -78,6 +78,7 @@ static void fill_info(struct model *model, const struct script *script, const ch
         .path = model->path,
         .architecture = "scripted",
         .weight_dtype = "f32",
+        .backend = "cpu",
         .kernel_table = model->kernels->name,
         .activations = "f32",
         .vocab_size = script->n_vocab,

@@ -66,7 +66,12 @@ static inline int fake_load(struct device *dev, enum weight which, uint32_t laye
 }
 
 static const struct kernels fake_kernels = {
-    .name = "fake", .open = fake_open, .close = fake_close, .load = fake_load};
+    .name = "fake",
+    .activations = 1 << ACTIVATIONS_F32 | 1 << ACTIVATIONS_INT8,
+    .open = fake_open,
+    .close = fake_close,
+    .load = fake_load,
+};
 
 static inline const struct fake *device_of(const struct model *m) {
     return (const struct fake *)m->device;

@@ -241,12 +241,85 @@ static void the_loop_thread_looks_on_while_texts_run(void **state) {
     model_destroy(model);
 }
 
+/* ---- a device with memory of its own ----------------------------------------------------------- */
+
+enum { WORKSPACE = 1000 };
+static uint64_t memory_left; /* of the device that is played */
+
+static uint64_t played_memory_left(const struct device *dev) {
+    (void)dev;
+    return memory_left;
+}
+
+static size_t played_workspace_bytes(const struct device *dev, const struct device_limits *limits) {
+    (void)dev;
+    return WORKSPACE + limits->n_pages; /* a page costs a byte there */
+}
+
+/* The engine on a device that has so much left, or why there is none. */
+static int make_on_device(uint64_t left, uint64_t kv_bytes, struct model **model,
+                          struct engine **engine, struct err *err) {
+    static struct kernels table;
+    *model = make_model("{\"vocab\":[\"a\",\"b\"],\"sequence\":[0,1],\"context\":4096}");
+    table = *(*model)->kernels;
+    table.memory_left = played_memory_left;
+    table.workspace_bytes = played_workspace_bytes;
+    (*model)->kernels = &table;
+    memory_left = left;
+    struct engine_config config;
+    engine_config_defaults(&config);
+    config.max_num_seqs = 4;
+    config.kv_bytes = kv_bytes;
+    return engine_create(*model, &config, engine, err);
+}
+
+static void pages_take_what_a_device_has_left(void **state) {
+    (void)state;
+    struct model *model;
+    struct engine *engine = NULL;
+    struct err err = {0};
+    model = make_model("{\"vocab\":[\"a\",\"b\"],\"sequence\":[0,1]}");
+    const size_t page = model->kernels->page_bytes(model->device, DTYPE_F32);
+    model_destroy(model);
+    const struct {
+        uint64_t left, kv_bytes;
+        uint32_t n_pages; /* 0: refused */
+    } cases[] = {
+        {100 * page + 100 + WORKSPACE, 0, 90},             /* nine tenths beside the workspace */
+        {100 * page + 100 + WORKSPACE, 100 * page, 100},   /* or all of it where it was asked for */
+        {100 * page + 100 + WORKSPACE, 100 * page + 1, 0}, /* but not more */
+        {100000 * page, 0, 4 * 4096 / PAGE_TOKENS},        /* all sequences at full length */
+        {WORKSPACE + page, 0, 0},
+        {WORKSPACE - 1, 0, 0},
+        {0, 0, 0},
+        {0, 4 * page, 0},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        int rc = make_on_device(cases[i].left, cases[i].kv_bytes, &model, &engine, &err);
+        if (cases[i].n_pages) {
+            assert_int_equal(rc, OK);
+            /* The workspace that is kept free is that of all pages that there could be. */
+            uint32_t least = cases[i].n_pages - 100 / (uint32_t)page - 1;
+            assert_in_range(engine_info(engine)->n_pages, least, cases[i].n_pages);
+            assert_int_equal(engine_info(engine)->device_free_bytes, cases[i].left);
+            assert_int_equal(engine_memory_free(engine), cases[i].left);
+            engine_destroy(engine);
+        } else {
+            assert_int_equal(rc, ERR_NOMEM);
+            assert_non_null(strstr(err.msg, "kv-memory"));
+            assert_non_null(strstr(err.msg, "the device has"));
+        }
+        model_destroy(model);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_without_a_row_come_next_where_drafts_find_no_room),
         cmocka_unit_test(commands_for_ended_texts_and_their_successors_fit),
         cmocka_unit_test(preempted_texts_that_withhold_text_can_all_be_cancelled),
         cmocka_unit_test(the_loop_thread_looks_on_while_texts_run),
+        cmocka_unit_test(pages_take_what_a_device_has_left),
     };
     return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
 }

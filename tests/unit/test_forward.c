@@ -1,9 +1,7 @@
 /* A tiny random model through all stages: the fast tables against ref, and row invariance: a row's
- * bits depend on its own sequence alone. */
+ * bits depend on its own sequence alone. With the CUDA backend (tests/sim) that table against ref, over
+ * fewer positions, since a simulated device takes its time. */
 #include "tests/unit/tiny_model.h"
-
-static const struct kernels *tables[3]; /* ref, then the fast ones */
-static uint32_t n_tables;
 
 static float *logits_of(uint32_t n) {
     return calloc((size_t)n * 320, sizeof(float));
@@ -12,27 +10,40 @@ static float *logits_of(uint32_t n) {
 /* Two tables in float32, 2 layers: rounding of sums of about 100 terms, carried through. */
 static const double ROUNDING = 2e-4;
 
+static void prefill_on(const struct kernels *k, const struct tiny_options *o, uint32_t n_tokens,
+                       uint32_t chunk, float *out) {
+    struct tiny_sequence s = tiny_sequence(0, n_tokens, 7, 9, 5);
+    struct tiny t = tiny_open(k, o);
+    tiny_prefill(&t, &s, chunk, out);
+    tiny_close(&t);
+}
+
 /* The first fast table is close to ref, the others have its bits. */
 static void compare_over(const struct tiny_options *o, uint32_t n_tokens, uint32_t chunk,
                          double tolerance, const char *what) {
-    if (n_tables < 2) skip();
-    struct tiny_sequence s = tiny_sequence(0, n_tokens, 7, 9, 5);
+    uint32_t first = tables[0] == kernels_ref();
+    if (n_tables == first) skip();
     size_t n = (size_t)n_tokens * o->vocab;
-    float *got[3] = {0};
-    for (uint32_t i = 0; i < n_tables; i++) {
-        got[i] = logits_of(n_tokens);
-        struct tiny t = tiny_open(tables[i], o);
-        tiny_prefill(&t, &s, chunk, got[i]);
-        tiny_close(&t);
-        if (i == 1) assert_close(got[1], got[0], n, tolerance, tolerance, what);
-        if (i > 1) assert_same_bits(got[i], got[1], n, what);
+    float *want = logits_of(n_tokens), *fast = logits_of(n_tokens), *got = logits_of(n_tokens);
+    prefill_on(kernels_ref(), o, n_tokens, chunk, want);
+    prefill_on(tables[first], o, n_tokens, chunk, fast);
+    assert_close(fast, want, n, tolerance, tolerance, what);
+    for (uint32_t i = first + 1; i < n_tables; i++) {
+        prefill_on(tables[i], o, n_tokens, chunk, got);
+        assert_same_bits(got, fast, n, what);
     }
-    for (uint32_t i = 0; i < n_tables; i++)
-        free(got[i]);
+    free(want);
+    free(fast);
+    free(got);
+}
+
+static uint32_t compared_positions(void) {
+    return tables_are_cuda() ? 67 : 150;
 }
 
 static void compare_with_ref(const struct tiny_options *o, const char *what) {
-    compare_over(o, 150, 150 / (o->orthros ? 2 : 1), ROUNDING, what);
+    uint32_t n = compared_positions();
+    compare_over(o, n, n / (o->orthros ? 2 : 1), ROUNDING, what);
 }
 
 static void fast_tables_match_ref_in_every_weight_type(void **state) {
@@ -40,8 +51,8 @@ static void fast_tables_match_ref_in_every_weight_type(void **state) {
     for (enum dtype w = 0; w < DTYPE_COUNT; w++) {
         struct tiny_options o = tiny_defaults();
         o.weights = w;
-        compare_with_ref(&o, dtype_name(w));
-        if (dtype_block(w) == 256) continue; /* a wide model, slow on ref */
+        if (w == DTYPE_F32 || !tables_are_cuda()) compare_with_ref(&o, dtype_name(w));
+        if (dtype_block(w) == 256) continue; /* a wide model, slow on ref and in the simulator */
         o.biases = o.untied = true;
         o.head_norms = false;
         compare_with_ref(&o, dtype_name(w));
@@ -62,7 +73,8 @@ static void fast_tables_match_ref_in_odd_shapes(void **state) {
 static void fast_tables_match_ref_over_long_histories(void **state) {
     (void)state;
     struct tiny_options o = tiny_defaults();
-    compare_over(&o, 500, 250, ROUNDING, "500 positions");
+    uint32_t n = tables_are_cuda() ? 300 : 500; /* beyond two splits of attention */
+    compare_over(&o, n, n / 2, ROUNDING, "long history");
 }
 
 static void fast_tables_match_ref_in_orthros_models(void **state) {
@@ -85,7 +97,7 @@ static void fast_tables_match_ref_in_msar_models(void **state) {
         o.msar_branches = branches;
         o.orthros = branches % 2;
         o.window = 20;
-        compare_over(&o, 150, 75, 5e-4, "msar");
+        compare_over(&o, compared_positions(), 50, 5e-4, "msar");
     }
 }
 
@@ -96,11 +108,12 @@ static void fast_tables_match_ref_with_rounded_kv(void **state) {
     const enum dtype kinds[] = {DTYPE_BF16, DTYPE_Q8_0};
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
         struct tiny_options o = tiny_defaults();
+        uint32_t n = compared_positions();
         o.kv = kinds[i];
-        compare_over(&o, 150, 150, 5e-2, dtype_name(o.kv));
+        compare_over(&o, n, n, 5e-2, dtype_name(o.kv));
         o.orthros = true;
         o.window = 20;
-        compare_over(&o, 150, 75, 5e-2, dtype_name(o.kv));
+        compare_over(&o, n, n / 2, 5e-2, dtype_name(o.kv));
     }
 }
 
@@ -114,61 +127,77 @@ static double distance(const float *a, const float *b, size_t n) {
     return sqrt(error / square);
 }
 
-/* Logits of 150 positions on every table, int8 or not. */
-static void prefill_tables(enum dtype weights, bool int8, float *got[3]) {
-    struct tiny_options o = tiny_defaults();
-    o.weights = weights;
-    o.int8 = int8;
-    struct tiny_sequence s = tiny_sequence(0, 150, 7, 0, 1);
-    for (uint32_t i = 0; i < n_tables; i++) {
-        struct tiny t = tiny_open(tables[i], &o);
-        tiny_prefill(&t, &s, 150, got[i]);
-        tiny_close(&t);
-    }
-}
-
 /* A quantised number is off by up to a 254th of the largest of its block; where norms or attention
  * round differently, it moves by one. Other weights do not take part. */
 static void int8_activations_stay_near_float_ones(void **state) {
     (void)state;
-    float *plain[3], *int8[3];
+    if (tables_are_cuda()) skip();
     size_t n = (size_t)150 * 320;
+    float *plain = logits_of(150), *int8[3];
     for (uint32_t i = 0; i < n_tables; i++)
-        plain[i] = logits_of(150), int8[i] = logits_of(150);
-    for (enum dtype w = 0; w < DTYPE_COUNT; w++) {
-        prefill_tables(w, false, plain);
-        prefill_tables(w, true, int8);
+        int8[i] = logits_of(150);
+    for (enum dtype w = 0; w < DTYPE_COUNT; w++)
         for (uint32_t i = 0; i < n_tables; i++) {
-            double d = distance(int8[i], plain[i], n);
+            struct tiny_options o = tiny_defaults();
+            o.weights = w;
+            prefill_on(tables[i], &o, 150, 150, plain);
+            o.activations = ACTIVATIONS_INT8;
+            prefill_on(tables[i], &o, 150, 150, int8[i]);
+            double d = distance(int8[i], plain, n);
             if (dtype_block(w) == 1 ? d != 0 : !(d > 0 && d < 0.04))
                 fail_msg("%s %s: %.3g", tables[i]->name, dtype_name(w), d);
             if (i == 1 && !(distance(int8[1], int8[0], n) < 0.03))
                 fail_msg("ref, %s", dtype_name(w));
             if (i > 1) assert_same_bits(int8[i], int8[1], n, dtype_name(w));
         }
-    }
+    free(plain);
     for (uint32_t i = 0; i < n_tables; i++)
-        free(plain[i]), free(int8[i]);
+        free(int8[i]);
 }
 
-/* Logits of 150 positions with KV in 8 bits beside those with KV in float32: each number of K and V
- * is off by up to a 254th of the largest of its vector. */
+/* Rows are rounded to bf16 before each product, which moves a number by up to 2^-9 of itself: of the
+ * logits' size (root mean square) some 0.5 % after two layers. So are weights but q8_0, which ref here
+ * gets as they are then. */
+static void bf16_activations_stay_near_float_ones(void **state) {
+    (void)state;
+    if (!(tables[n_tables - 1]->activations & 1u << ACTIVATIONS_BF16)) skip();
+    uint32_t positions = compared_positions();
+    size_t n = (size_t)positions * 320;
+    float *want = logits_of(positions), *got = logits_of(positions);
+    static const enum dtype kinds[] = {DTYPE_F32, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_1};
+    for (size_t w = 0; w < ARRAY_LEN(kinds); w++)
+        for (int orthros = 0; orthros < 2; orthros++) {
+            struct tiny_options o = tiny_defaults();
+            o.orthros = orthros;
+            o.window = 20;
+            o.biases = w % 2;
+            o.weights = kinds[w] == DTYPE_F32 ? DTYPE_BF16 : kinds[w];
+            prefill_on(kernels_ref(), &o, positions, 35, want);
+            o.activations = ACTIVATIONS_BF16;
+            o.weights = kinds[w];
+            prefill_on(tables[n_tables - 1], &o, positions, 35, got);
+            double d = distance(got, want, n);
+            if (!(d > 0 && d < 0.015)) fail_msg("%s: %.3g", dtype_name(kinds[w]), d);
+        }
+    free(want);
+    free(got);
+}
+
+/* Logits with KV in 8 bits beside those with KV in float32: each number of K and V is off by up to a
+ * 254th of the largest of its vector. */
 static void int8_kv_stays_near_float_kv(void **state) {
     (void)state;
-    size_t n = (size_t)150 * 320;
-    float *exact = logits_of(150), *int8 = logits_of(150);
+    uint32_t positions = compared_positions();
+    size_t n = (size_t)positions * 320;
+    float *exact = logits_of(positions), *int8 = logits_of(positions);
     for (uint32_t i = 0; i < n_tables; i++)
         for (int orthros = 0; orthros < 2; orthros++) {
             struct tiny_options o = tiny_defaults();
             o.orthros = orthros;
             o.window = 30;
-            struct tiny_sequence s = tiny_sequence(0, 150, 7, 0, 1);
-            for (int k = 0; k < 2; k++) {
-                o.kv = k ? DTYPE_Q8_0 : DTYPE_F32;
-                struct tiny t = tiny_open(tables[i], &o);
-                tiny_prefill(&t, &s, 75, k ? int8 : exact);
-                tiny_close(&t);
-            }
+            prefill_on(tables[i], &o, positions, positions / 2, exact);
+            o.kv = DTYPE_Q8_0;
+            prefill_on(tables[i], &o, positions, positions / 2, int8);
             double d = distance(int8, exact, n);
             if (!(d > 0 && d < 0.01)) fail_msg("%s: %.3g", tables[i]->name, d);
         }
@@ -205,31 +234,37 @@ static void prefill_among_others(struct tiny *t, const struct tiny_sequence *s, 
 
 static void rows_do_not_depend_on_company(const struct tiny_options *options) {
     enum { N = 145 };
+    uint32_t n_tokens = tables_are_cuda() ? 70 : N;
     float *whole = logits_of(N), *other = logits_of(N);
-    size_t n = (size_t)N * options->vocab;
+    size_t n = (size_t)n_tokens * options->vocab;
+    if (tables_are_cuda() && dtype_block(options->weights) == 256)
+        goto done; /* widened as others */
     for (uint32_t i = dtype_block(options->weights) == 256; i < n_tables; i++) { /* slow on ref */
         struct tiny_options o = *options;
         struct tiny t = tiny_open(tables[i], &o);
-        struct tiny_sequence s = tiny_sequence(2, N, 5, 0, 1);
-        tiny_prefill(&t, &s, o.orthros ? 73 : N, whole);
-        s = tiny_sequence(2, N, 5, 30, 1);
+        struct tiny_sequence s = tiny_sequence(2, n_tokens, 5, 0, 1);
+        tiny_prefill(&t, &s, o.orthros ? n_tokens / 2 + 1 : n_tokens, whole);
+        s = tiny_sequence(2, n_tokens, 5, 30, 1);
         tiny_prefill(&t, &s, 7, other);
         assert_same_bits(other, whole, n, "chunks of 7");
-        s = tiny_sequence(3, N, 5, 3, 7); /* scattered pages; slot 3 */
+        s = tiny_sequence(3, n_tokens, 5, 3, 7); /* scattered pages; slot 3 */
         tiny_prefill(&t, &s, 1, other);
         assert_same_bits(other, whole, n, "one by one in scattered pages");
         tiny_close(&t);
 
         o.n_threads = 2;
         t = tiny_open(tables[i], &o);
-        tiny_prefill(&t, &s, o.orthros ? 100 : N, other);
-        assert_same_bits(other, whole, n, "two threads");
-        memset(t.dev->kv, 0xff, TINY_PAGES * t.dev->page_bytes);
-        s = tiny_sequence(0, N, 5, 5, 1);
+        if (!tables_are_cuda()) {
+            tiny_prefill(&t, &s, o.orthros ? 100 : n_tokens, other);
+            assert_same_bits(other, whole, n, "two threads");
+        }
+        tiny_poison_pages(&t, 0, TINY_PAGES);
+        s = tiny_sequence(0, n_tokens, 5, 5, 1);
         prefill_among_others(&t, &s, other);
         assert_same_bits(other, whole, n, "among others");
         tiny_close(&t);
     }
+done:
     free(whole);
     free(other);
 }
@@ -239,6 +274,7 @@ static const enum dtype kv_types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_Q8_0};
 static void standard_rows_do_not_depend_on_company(void **state) {
     (void)state;
     for (enum dtype w = 0; w < DTYPE_COUNT; w++) {
+        if (tables_are_cuda() && w > DTYPE_BF16) continue; /* they are all f32 there, or as below */
         struct tiny_options o = tiny_defaults();
         o.weights = w;
         o.biases = w % 2;
@@ -247,11 +283,11 @@ static void standard_rows_do_not_depend_on_company(void **state) {
     }
 }
 
-static void int8_rows_do_not_depend_on_company(void **state) {
+static void rounded_rows_do_not_depend_on_company(void **state) {
     (void)state;
     for (enum dtype w = DTYPE_Q8_0; w < DTYPE_COUNT; w++) {
         struct tiny_options o = tiny_defaults();
-        o.int8 = true;
+        o.activations = tiny_rounded();
         o.weights = w;
         o.orthros = w == DTYPE_Q4_0 || w == DTYPE_Q5_K;
         o.window = 20;
@@ -281,7 +317,7 @@ static void msar_rows_do_not_depend_on_company(void **state) {
         o.orthros = kind > 0;
         o.window = 20;
         o.weights = kind > 1 ? DTYPE_Q4_0 : DTYPE_F32;
-        o.int8 = kind > 1;
+        if (kind > 1) o.activations = tiny_rounded();
         o.kv = kind > 1 ? DTYPE_BF16 : DTYPE_F32;
         rows_do_not_depend_on_company(&o);
     }
@@ -290,18 +326,19 @@ static void msar_rows_do_not_depend_on_company(void **state) {
 static void wide_identity_orthros_equals_the_standard_model(void **state) {
     (void)state;
     float *standard = logits_of(140), *dual = logits_of(140);
+    uint32_t n = tables_are_cuda() ? 70 : 140;
     for (uint32_t i = 0; i < n_tables; i++) {
         struct tiny_options o = tiny_defaults();
-        struct tiny_sequence s = tiny_sequence(0, 140, 3, 0, 1);
+        struct tiny_sequence s = tiny_sequence(0, n, 3, 0, 1);
         struct tiny t = tiny_open(tables[i], &o);
-        tiny_prefill(&t, &s, 140, standard);
+        tiny_prefill(&t, &s, n, standard);
         tiny_close(&t);
         o.orthros = o.identity_affine = true;
-        o.window = 140;
+        o.window = n;
         t = tiny_open(tables[i], &o);
         tiny_prefill(&t, &s, 35, dual);
         tiny_close(&t);
-        assert_same_bits(dual, standard, (size_t)140 * 320, tables[i]->name);
+        assert_same_bits(dual, standard, (size_t)n * 320, tables[i]->name);
     }
     free(standard);
     free(dual);
@@ -339,12 +376,13 @@ static void cleared_pages_hold_zeros(void **state) {
     struct tiny t = tiny_open(tables[0], &o);
     const uint32_t pages[] = {3, 9};
     t.k->pages_clear(t.dev, pages, 2);
-    for (uint32_t p = 2; p < 11; p++) {
-        const char *page = t.dev->kv + p * t.dev->page_bytes;
-        bool clear = p == 3 || p == 9;
-        for (size_t i = 0; i < t.dev->page_bytes; i++)
-            assert_int_equal((unsigned char)page[i], clear ? 0 : 0xff);
+    size_t bytes = tiny_page_bytes(&t);
+    char *held = tiny_read_pages(&t, 2, 9);
+    for (size_t i = 0; i < 9 * bytes; i++) {
+        bool clear = i / bytes + 2 == 3 || i / bytes + 2 == 9;
+        assert_int_equal((unsigned char)held[i], clear ? 0 : 0xff);
     }
+    free(held);
     tiny_close(&t);
 }
 
@@ -369,7 +407,7 @@ static uint64_t pages_of_prefill(const struct kernels *k, uint32_t n_tokens, uin
 
 static void windowed_prefill_reads_pages_in_linear_time(void **state) {
     (void)state;
-    if (n_tables < 2) skip();
+    if (n_tables < 2) skip(); /* cuda does not count */
     for (uint32_t i = 1; i < n_tables; i++) {
         uint64_t n200 = pages_of_prefill(tables[i], 200, 16);
         uint64_t n400 = pages_of_prefill(tables[i], 400, 16);
@@ -402,9 +440,7 @@ static void rows_of_a_position_share_each_page_read(void **state) {
 }
 
 int main(void) {
-    tables[n_tables++] = kernels_ref();
-    if (kernels_avx2()) tables[n_tables++] = kernels_avx2();
-    if (kernels_avx512()) tables[n_tables++] = kernels_avx512();
+    tables_find();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fast_tables_match_ref_in_every_weight_type),
         cmocka_unit_test(fast_tables_match_ref_in_odd_shapes),
@@ -414,9 +450,10 @@ int main(void) {
         cmocka_unit_test(fast_tables_match_ref_with_rounded_kv),
         cmocka_unit_test(int8_kv_stays_near_float_kv),
         cmocka_unit_test(int8_activations_stay_near_float_ones),
+        cmocka_unit_test(bf16_activations_stay_near_float_ones),
         cmocka_unit_test(standard_rows_do_not_depend_on_company),
         cmocka_unit_test(orthros_rows_do_not_depend_on_company),
-        cmocka_unit_test(int8_rows_do_not_depend_on_company),
+        cmocka_unit_test(rounded_rows_do_not_depend_on_company),
         cmocka_unit_test(msar_rows_do_not_depend_on_company),
         cmocka_unit_test(wide_identity_orthros_equals_the_standard_model),
         cmocka_unit_test(copied_pages_serve_a_second_sequence),

@@ -2,9 +2,6 @@
  * cpu.h; a row's bits whatever rows share its tile. Whole models: test_forward, test_draft. */
 #include "tests/unit/tiny_model.h"
 
-static const struct kernels *tables[3]; /* ref, then the fast ones */
-static uint32_t n_tables;
-
 static struct tiny open_int8(const struct kernels *k, uint32_t head_dim) {
     struct tiny_options o = tiny_defaults();
     o.head_dim = head_dim;
@@ -335,9 +332,7 @@ static void a_broken_position_is_seen_by_those_who_attend_it(void **state) {
 }
 
 int main(void) {
-    tables[n_tables++] = kernels_ref();
-    if (kernels_avx2()) tables[n_tables++] = kernels_avx2();
-    if (kernels_avx512()) tables[n_tables++] = kernels_avx512();
+    tables_find();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors_are_stored_as_defined_alike_in_every_table),
         cmocka_unit_test(a_store_leaves_its_neighbours),

@@ -6,6 +6,7 @@
 
 #include "engine/load/weights.h"
 #include "tests/harness.h"
+#include "tests/unit/fake_model_device.h"
 
 static void shape_of(const char *spec, struct config *config, uint64_t *n_numbers) {
     struct err err = {0};
@@ -18,7 +19,7 @@ static void shape_of(const char *spec, struct config *config, uint64_t *n_number
     weights_plan_free(&plan);
 }
 
-static void load(const char *spec, const char *dtype, struct model **out) {
+static void make(const char *spec, const char *dtype, struct model **out) {
     struct err err = {0};
     struct model_options options = {
         .synthetic = spec, .dtype = dtype, .cpu_table = "auto", .n_threads = 1};
@@ -80,8 +81,8 @@ static void msar_adds_a_residual_path_and_its_costs(void **state) {
 
     struct model *a, *b;
     struct model_costs without, with;
-    load("smollm2-135m", "q8_0", &a);
-    load("smollm2-135m,msar", "q8_0", &b);
+    make("smollm2-135m", "q8_0", &a);
+    make("smollm2-135m,msar", "q8_0", &b);
     model_costs(a, &without);
     model_costs(b, &with);
     /* Branches 0 .. 3 of block n read n + 1, n + 2, n + 2, n + 2 sources. */
@@ -134,8 +135,8 @@ static void bad_specs_are_refused_by_name(void **state) {
 static void a_made_model_knows_its_costs_and_repeats_itself(void **state) {
     (void)state;
     struct model *a, *b;
-    load("smollm2-135m", "q8_0", &a);
-    load("smollm2-135m", "q8_0", &b);
+    make("smollm2-135m", "q8_0", &a);
+    make("smollm2-135m", "q8_0", &b);
     assert_int_equal(model_info(a)->fingerprint, model_info(b)->fingerprint);
     struct model_costs costs;
     model_costs(a, &costs);
@@ -157,6 +158,52 @@ static void a_made_model_knows_its_costs_and_repeats_itself(void **state) {
     model_destroy(b);
 }
 
+/* What a device that makes its own numbers is asked for. */
+static struct {
+    uint32_t n, n_random;
+    uint64_t seeds; /* added up */
+} made;
+
+static int fake_load_random(struct device *dev, enum weight which, uint32_t layer, enum dtype dtype,
+                            uint64_t seed, float mean, float spread, struct err *err) {
+    (void)dev;
+    (void)err;
+    if (which == WEIGHT_DOWN && layer == 29) {
+        assert_int_equal(dtype, DTYPE_Q8_0);
+        assert_true(mean == 0 && spread > 0.044f && spread < 0.045f); /* sqrt(3 / 1536) */
+    }
+    if (which == WEIGHT_FINAL_NORM) assert_true(dtype == DTYPE_F32 && mean == 1 && spread == 0);
+    made.n++;
+    made.n_random += spread > 0;
+    made.seeds += seed;
+    return OK;
+}
+
+static void a_device_that_can_makes_the_numbers_itself(void **state) {
+    (void)state;
+    struct kernels table = fake_kernels;
+    struct model_options options = {
+        .synthetic = "smollm2-135m", .dtype = "q8_0", .n_threads = 1, .deterministic = true};
+    struct model *m;
+    struct err err = {0};
+    table.load_random = fake_load_random;
+    table.activations = 1 << ACTIVATIONS_F32 | 1 << ACTIVATIONS_BF16;
+    if (synthetic_load(&options, &table, &m, &err)) fail_msg("%s", err.msg);
+    assert_int_equal(made.n, 30 * 9 + 2); /* seven matrices and two norms, the embedding, a norm */
+    assert_int_equal(made.n_random, 30 * 7 + 1);
+    assert_int_equal(device_of(m)->n_records, 0);
+    assert_int_equal(device_of(m)->shape.activations, ACTIVATIONS_BF16); /* auto */
+    assert_true(device_of(m)->shape.deterministic);
+    assert_string_equal(model_info(m)->backend, "cpu");
+    assert_null(find(m, WEIGHT_DOWN, 0));
+    uint64_t seeds = made.seeds;
+    model_destroy(m);
+    assert_int_equal(synthetic_load(&options, &table, &m, &err), OK);
+    assert_true(made.seeds == 2 * seeds && seeds != 0);
+    model_destroy(m);
+    assert_int_equal(n_open, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes_have_the_published_number_of_parameters),
@@ -164,6 +211,7 @@ int main(void) {
         cmocka_unit_test(msar_adds_a_residual_path_and_its_costs),
         cmocka_unit_test(bad_specs_are_refused_by_name),
         cmocka_unit_test(a_made_model_knows_its_costs_and_repeats_itself),
+        cmocka_unit_test(a_device_that_can_makes_the_numbers_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 #include "kernels/cpu/cpu.h"
 #include "tests/harness.h"
 #include "tests/unit/narrow.h"
+#include "tests/unit/tables.h"
 
 enum { TINY_PAGES = 96, TINY_SLOTS = 6, TINY_ROWS = 256, TINY_LOGITS = 256, TINY_POSITIONS = 512 };
 
@@ -18,6 +19,7 @@ struct tiny {
     const struct kernels *k;
     struct device *dev;
     struct model_shape shape;
+    struct device_limits limits;
 };
 
 struct tiny_options {
@@ -25,7 +27,9 @@ struct tiny_options {
     uint32_t n_threads;
     bool orthros, biases, head_norms, untied;
     uint32_t window, block_size, head_dim, vocab;
-    bool identity_affine, int8;
+    enum activations activations;
+    bool identity_affine;
+    bool plain_diff;                      /* the draft view's weights are the base view's */
     uint32_t msar_streams, msar_branches; /* kernels 1 4 8 12 */
     uint32_t n_snapshots;
     uint32_t positions,
@@ -39,6 +43,11 @@ static inline struct tiny_options tiny_defaults(void) {
                                  .head_norms = true,
                                  .head_dim = 16,
                                  .vocab = 320};
+}
+
+/* Products that round the rows: int8 on the CPU, bf16 on cuda. */
+static inline enum activations tiny_rounded(void) {
+    return tables_are_cuda() ? ACTIVATIONS_BF16 : ACTIVATIONS_INT8;
 }
 
 static inline struct model_shape tiny_shape(const struct tiny_options *o, const double *freq) {
@@ -60,7 +69,8 @@ static inline struct model_shape tiny_shape(const struct tiny_options *o, const 
                                 .block_size = o->block_size,
                                 .mask_token = 3,
                                 .max_position = o->positions ? o->positions : TINY_POSITIONS,
-                                .activations = o->int8 ? ACTIVATIONS_INT8 : ACTIVATIONS_F32,
+                                .activations = o->activations,
+                                .deterministic = true,
                                 .rope_freq = freq,
                                 .rope_scale = 1};
 }
@@ -76,11 +86,12 @@ static inline float *tiny_numbers(enum weight w, uint32_t layer, size_t n, float
     return x;
 }
 
-/* Load a random weight of the given size, stored in dtype. */
-static inline void tiny_load(struct tiny *t, enum weight w, uint32_t layer, enum dtype dtype,
-                             uint32_t rows, uint32_t cols, float around, float spread) {
+/* Load a random weight of the given size, stored in dtype, with the numbers of weight `seed`. */
+static inline void tiny_load_as(struct tiny *t, enum weight w, enum weight seed, uint32_t layer,
+                                enum dtype dtype, uint32_t rows, uint32_t cols, float around,
+                                float spread) {
     size_t n = (size_t)rows * cols;
-    float *x = tiny_numbers(w, layer, n, around, spread);
+    float *x = tiny_numbers(seed, layer, n, around, spread);
     void *stored = malloc(dtype_row_bytes(dtype, n));
     narrow(dtype, x, n, stored);
     struct err err = {0};
@@ -88,6 +99,11 @@ static inline void tiny_load(struct tiny *t, enum weight w, uint32_t layer, enum
     if (t->k->load(t->dev, w, layer, &src, &err) != OK) fail_msg("%s", err.msg);
     free(stored);
     free(x);
+}
+
+static inline void tiny_load(struct tiny *t, enum weight w, uint32_t layer, enum dtype dtype,
+                             uint32_t rows, uint32_t cols, float around, float spread) {
+    tiny_load_as(t, w, w, layer, dtype, rows, cols, around, spread);
 }
 
 static inline void tiny_load_layer(struct tiny *t, uint32_t l, const struct tiny_options *o) {
@@ -98,16 +114,16 @@ static inline void tiny_load_layer(struct tiny *t, uint32_t l, const struct tiny
     tiny_load(t, WEIGHT_ATTN_NORM, l, DTYPE_F32, 1, d, 1, 0.2f);
     tiny_load(t, WEIGHT_MLP_NORM, l, DTYPE_F32, 1, d, 1, 0.2f);
     for (int diff = 0; diff <= (s->block_size > 0); diff++) {
-        tiny_load(t, diff ? WEIGHT_Q_DIFF : WEIGHT_Q, l, w, q, d, 0, 0.2f);
-        tiny_load(t, diff ? WEIGHT_K_DIFF : WEIGHT_K, l, w, kv, d, 0, 0.2f);
-        tiny_load(t, diff ? WEIGHT_V_DIFF : WEIGHT_V, l, w, kv, d, 0, 0.2f);
-        tiny_load(t, diff ? WEIGHT_O_DIFF : WEIGHT_O, l, wo, d, q, 0, 0.2f);
-        if (o->head_norms) {
-            tiny_load(t, diff ? WEIGHT_Q_DIFF_NORM : WEIGHT_Q_NORM, l, DTYPE_F32, 1, s->head_dim, 1,
-                      0.2f);
-            tiny_load(t, diff ? WEIGHT_K_DIFF_NORM : WEIGHT_K_NORM, l, DTYPE_F32, 1, s->head_dim, 1,
-                      0.2f);
-        }
+        /* the projections and head norms of both views stand in the same order */
+        enum weight base = diff && !o->plain_diff ? WEIGHT_Q_DIFF : WEIGHT_Q;
+        enum weight base_norm = diff && !o->plain_diff ? WEIGHT_Q_DIFF_NORM : WEIGHT_Q_NORM;
+        const uint32_t rows[4] = {q, kv, kv, d}, cols[4] = {d, d, d, q};
+        for (uint32_t i = 0; i < 4; i++)
+            tiny_load_as(t, (diff ? WEIGHT_Q_DIFF : WEIGHT_Q) + i, base + i, l, i == 3 ? wo : w,
+                         rows[i], cols[i], 0, 0.2f);
+        for (uint32_t i = 0; o->head_norms && i < 2; i++)
+            tiny_load_as(t, (diff ? WEIGHT_Q_DIFF_NORM : WEIGHT_Q_NORM) + i, base_norm + i, l,
+                         DTYPE_F32, 1, s->head_dim, 1, 0.2f);
         if (!o->biases) continue;
         tiny_load(t, diff ? WEIGHT_Q_DIFF_BIAS : WEIGHT_Q_BIAS, l, DTYPE_F32, 1, q, 0, 0.5f);
         tiny_load(t, diff ? WEIGHT_K_DIFF_BIAS : WEIGHT_K_BIAS, l, DTYPE_F32, 1, kv, 0, 0.5f);
@@ -138,7 +154,8 @@ static inline void tiny_load_msar(struct tiny *t) {
     const struct model_shape *s = &t->shape;
     uint32_t n = s->n_msar_streams, d = s->d_model, n_branches = 2 * s->n_layers;
     if (n == 0) return;
-    for (uint32_t i = 0; i < t->dev->msar.n_weights[0]; i++)
+    uint32_t n_sources = 1 + (uint32_t)div_ceil(n_branches, s->msar_branches);
+    for (uint32_t i = 0; i < n_sources * (n - 1); i++)
         tiny_load(t, WEIGHT_MSAR_CONV, i, DTYPE_F32, s->msar_kernels[i % (n - 1) + 1], d, 0, 0.4f);
     const uint32_t rows[TINY_MSAR_KINDS] = {0, n, n, 1, 1, 1};
     const uint32_t cols[TINY_MSAR_KINDS] = {0, d, n * d, n, 1, d};
@@ -148,8 +165,57 @@ static inline void tiny_load_msar(struct tiny *t) {
                       tiny_msar_spread[k]);
 }
 
+/* ---- inside the device -------------------------------------------------------------------------- */
+
+static inline bool tiny_on_cuda(const struct tiny *t) {
+    return strcmp(t->k->name, "cuda") == 0;
+}
+
+static inline size_t tiny_page_bytes(const struct tiny *t) {
+    return t->k->page_bytes(t->dev, t->limits.kv_dtype);
+}
+
+/* n KV pages from `first` on become NaN. */
+static inline void tiny_poison_pages(const struct tiny *t, uint32_t first, uint32_t n) {
+    size_t bytes = tiny_page_bytes(t);
+    if (tiny_on_cuda(t))
+        cuda_peek_poison(t->dev, CUDA_KV, first * bytes, n * bytes);
+    else
+        memset(t->dev->kv + first * bytes, 0xff, n * bytes);
+}
+
+/* What lies in n KV pages; malloc'd. */
+static inline char *tiny_read_pages(const struct tiny *t, uint32_t first, uint32_t n) {
+    size_t bytes = tiny_page_bytes(t);
+    char *out = malloc(n * bytes);
+    if (tiny_on_cuda(t))
+        cuda_peek_read(t->dev, CUDA_KV, first * bytes, n * bytes, out);
+    else
+        memcpy(out, t->dev->kv + first * bytes, n * bytes);
+    return out;
+}
+
+/* One logit of the forward at hand, whose stages have run, becomes x. */
+static inline void tiny_put_logit(const struct tiny *t, uint32_t row, uint32_t id, float x) {
+    size_t at = (size_t)row * t->shape.vocab_size + id;
+    if (!tiny_on_cuda(t)) {
+        t->dev->logits[at] = x;
+        return;
+    }
+    float *logits = malloc(t->shape.vocab_size * sizeof *logits);
+    assert_int_equal(t->k->read_logits(t->dev, row, logits), OK); /* stages put off are run */
+    free(logits);
+    cuda_peek_write(t->dev, CUDA_LOGITS, at * sizeof x, sizeof x, &x);
+}
+
 /* NaN wherever an MSAR model keeps vectors: nothing may be read before it was written. */
-static inline void tiny_poison_msar(struct device *dev) {
+static inline void tiny_poison_msar(const struct tiny *t) {
+    struct device *dev = t->dev;
+    if (tiny_on_cuda(t)) {
+        for (enum cuda_region r = CUDA_VIEWS; r < CUDA_REGIONS; r++)
+            if (cuda_peek_bytes(dev, r)) cuda_peek_poison(dev, r, 0, cuda_peek_bytes(dev, r));
+        return;
+    }
     const struct msar *m = &dev->msar;
     size_t n = dev->shape.n_msar_streams, ld = dev->ld_model * sizeof(float);
     if (n == 0) return;
@@ -181,9 +247,10 @@ static inline struct tiny tiny_open(const struct kernels *k, const struct tiny_o
                                    .n_snapshots = o->n_snapshots,
                                    .max_proposed = o->block_size ? o->block_size - 1 : 7};
     if (o->positions) limits.n_pages = o->positions / PAGE_TOKENS, limits.max_rows = o->rows;
+    t.limits = limits;
     if (k->reserve(t.dev, &limits, &err) != OK) fail_msg("%s", err.msg);
-    tiny_poison_msar(t.dev);
-    memset(t.dev->kv, 0xff, limits.n_pages * t.dev->page_bytes);
+    tiny_poison_msar(&t);
+    tiny_poison_pages(&t, 0, limits.n_pages);
     struct rules greedy = {.temperature = 0, .top_p = 1};
     for (uint32_t slot = 0; slot < TINY_SLOTS; slot++)
         k->slot_set(t.dev, slot, &greedy);

@@ -20,7 +20,9 @@ typedef struct cublasContext *cublasHandle_t;
 #define cublasSetStream    cublasSetStream_v2
 #define cublasSetWorkspace cublasSetWorkspace_v2
 
+#ifdef __cplusplus
 extern "C" {
+#endif
 cublasStatus_t cublasCreate_v2(cublasHandle_t *out);
 cublasStatus_t cublasDestroy_v2(cublasHandle_t handle);
 cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream);
@@ -32,6 +34,8 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa,
                             cudaDataType Btype, int ldb, const void *beta, void *C,
                             cudaDataType Ctype, int ldc, cublasComputeType_t compute,
                             cublasGemmAlgo_t algo);
+#ifdef __cplusplus
 }
+#endif
 
 #endif

@@ -1,5 +1,6 @@
 /* cuda_runtime.h of the simulator: the names of the CUDA runtime that we use, with the toolkit's
- * signatures (`make cuda-check` compiles the simulator against the toolkit's headers as well). */
+ * signatures (`make cuda` compiles the simulator against the toolkit's headers as well). For C
+ * (the host's part of the backend) and C++. */
 #ifndef GERYON_GPUSIM_CUDA_RUNTIME_H
 #define GERYON_GPUSIM_CUDA_RUNTIME_H
 
@@ -37,6 +38,7 @@ struct float2 {
 struct float4 {
     float x, y, z, w;
 } __align__(16);
+#ifdef __cplusplus
 struct dim3 {
     unsigned x, y, z;
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {
@@ -57,22 +59,26 @@ static inline float2 make_float2(float x, float y) {
 static inline float4 make_float4(float x, float y, float z, float w) {
     return {x, y, z, w};
 }
+#endif
 
 enum cudaError {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidConfiguration = 9,
+    cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorIllegalState = 401,
     cudaErrorNotReady = 600,
+    cudaErrorLaunchFailure = 719,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureInvalidated = 901,
     cudaErrorStreamCaptureUnmatched = 903,
     cudaErrorStreamCaptureUnjoined = 904,
     cudaErrorStreamCaptureIsolation = 905,
     cudaErrorStreamCaptureImplicit = 906,
+    cudaErrorUnknown = 999,
 };
 typedef enum cudaError cudaError_t;
 
@@ -135,7 +141,12 @@ struct cudaDeviceProp {
     int major, minor, multiProcessorCount, warpSize, maxThreadsPerBlock, l2CacheSize;
 };
 
+#ifdef __cplusplus
+#define GS_DEFAULT(value) = value
 extern "C" {
+#else
+#define GS_DEFAULT(value)
+#endif
 cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *device);
 cudaError_t cudaMallocHost(void **out, size_t bytes);
@@ -144,9 +155,13 @@ cudaError_t cudaFreeHost(void *host);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
-                            cudaStream_t stream = 0);
+                            cudaStream_t stream GS_DEFAULT(0));
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch,
+                              size_t width, size_t height, enum cudaMemcpyKind kind,
+                              cudaStream_t stream GS_DEFAULT(0));
 cudaError_t cudaMemset(void *device, int value, size_t bytes);
-cudaError_t cudaMemsetAsync(void *device, int value, size_t bytes, cudaStream_t stream = 0);
+cudaError_t cudaMemsetAsync(void *device, int value, size_t bytes,
+                            cudaStream_t stream GS_DEFAULT(0));
 
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
@@ -167,12 +182,13 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                unsigned flags GS_DEFAULT(0));
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *user);
 cudaError_t cudaEventCreate(cudaEvent_t *out);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = 0);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream GS_DEFAULT(0));
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end);
@@ -181,10 +197,11 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *out);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph,
-                                 unsigned long long flags = 0);
+                                 unsigned long long flags GS_DEFAULT(0));
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+#ifdef __cplusplus
 }
 
 template <class T> static inline cudaError_t cudaMalloc(T **out, size_t bytes) {
@@ -198,5 +215,6 @@ static inline cudaError_t cudaFuncSetAttribute(void (*func)(P...), enum cudaFunc
                                                int value) {
     return cudaFuncSetAttribute((const void *)func, attr, value);
 }
+#endif
 
 #endif

@@ -30,6 +30,9 @@ int launch_attend(float *o, const uint16_t *q, const uint16_t *k, const uint16_t
 
 /* One warp writes helper and shuffle results of v[32] side by side: out[6, 32]. */
 int launch_warp_helpers(float *out, const float *v, void *stream);
+/* 2^v[n], and the four signed bytes of each word of bytes[n] as bf16: pairs[n, 2]. */
+int launch_number_helpers(float *exponentials, uint32_t *pairs, const float *v,
+                          const uint32_t *bytes, int n, void *stream);
 /* out[0] = sum, out[1] = max of v[n_threads] over one block, twice in a row. */
 int launch_block_helpers(float *out, const float *v, int n_threads, void *stream);
 /* d[16, 8] += a[16, 16] b[16, 8], row-major; 16-bit elements as bf16 or f16. */

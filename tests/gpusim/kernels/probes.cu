@@ -22,6 +22,17 @@ extern "C" int launch_warp_helpers(float *out, const float *v, void *stream) {
     return GPU_LAUNCH(warp_helpers, dim3(1), dim3(WARP), 0, (cudaStream_t)stream, out, v);
 }
 
+static __global__ void number_helpers(float *exponentials, uint32_t *pairs, const float *v,
+                                      const uint32_t *bytes) {
+    exponentials[threadIdx.x] = exp2_approx(v[threadIdx.x]);
+    bf16_of_spaced_bytes(pairs + 2 * threadIdx.x, bytes[threadIdx.x]);
+}
+extern "C" int launch_number_helpers(float *exponentials, uint32_t *pairs, const float *v,
+                                     const uint32_t *bytes, int n, void *stream) {
+    return GPU_LAUNCH(number_helpers, dim3(1), dim3((unsigned)n), 0, (cudaStream_t)stream,
+                      exponentials, pairs, v, bytes);
+}
+
 static __global__ void block_helpers(float *out, const float *v) {
     __shared__ float warp[WARP];
     const float x = v[threadIdx.x];

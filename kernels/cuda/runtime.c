@@ -1,0 +1,193 @@
+/* runtime.c: see runtime.h: the stream, memory in slabs, pinned buffers, and failures. */
+#include "kernels/cuda/runtime.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/weights.h"
+
+enum {
+    SLAB_BYTES = 256 << 20, /* weights are cut from pieces of this size: few allocations */
+    STAGING_BYTES = 4 << 20,
+};
+
+/* ---- failures --------------------------------------------------------------------------------- */
+
+int gpu_check(struct device *dev, cudaError_t error, const char *where) {
+    struct runtime *rt = dev->runtime;
+    if (error == cudaSuccess) return rt->failed ? ERR_DEVICE : OK;
+    if (!rt->failed)
+        snprintf(rt->fault, sizeof rt->fault, "cuda: %s: %s: %s", where, cudaGetErrorName(error),
+                 cudaGetErrorString(error));
+    rt->failed = true;
+    cudaGetLastError(); /* it is noted: a launch on another device shall not report it again */
+    return ERR_DEVICE;
+}
+
+int gpu_check_err(struct device *dev, cudaError_t error, const char *where, struct err *err) {
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError(); /* or the next launch would report it */
+        return err_set(err, ERR_NOMEM, "cuda: %s: out of memory", where);
+    }
+    int rc = gpu_check(dev, error, where);
+    return rc == OK ? OK : err_set(err, rc, "%s", dev->runtime->fault);
+}
+
+const char *gpu_fault(const struct device *dev) {
+    return dev->runtime->failed ? dev->runtime->fault : "cuda: nothing has failed";
+}
+
+int gpu_wait(struct device *dev) {
+    dev->runtime->counts.waits++;
+    return gpu_check(dev, cudaStreamSynchronize(dev->runtime->cu_stream), "waiting for the device");
+}
+
+/* ---- pinned memory ---------------------------------------------------------------------------- */
+
+int gpu_pinned_alloc(struct device *dev, struct pinned *p, size_t bytes, struct err *err) {
+    void *data = NULL;
+    cudaError_t error = cudaMallocHost(&data, bytes ? bytes : 1);
+    p->data = data;
+    if (!error) error = cudaEventCreateWithFlags(&p->copied, cudaEventDisableTiming);
+    return gpu_check_err(dev, error, "pinned memory", err);
+}
+
+void gpu_pinned_free(struct pinned *p) {
+    if (p->copied) cudaEventDestroy(p->copied);
+    if (p->data) cudaFreeHost(p->data);
+    *p = (struct pinned){0};
+}
+
+int gpu_pinned_take(struct device *dev, struct pinned *p) {
+    if (!p->busy) return OK;
+    p->busy = false;
+    return gpu_check(dev, cudaEventSynchronize(p->copied), "waiting for a copy");
+}
+
+int gpu_pinned_sent(struct device *dev, struct pinned *p) {
+    p->busy = true;
+    return gpu_check(dev, cudaEventRecord(p->copied, dev->runtime->cu_stream), "a copy's event");
+}
+
+/* ---- loading ---------------------------------------------------------------------------------- */
+
+static int add_slab(struct device *dev, size_t bytes, struct err *err) {
+    struct runtime *rt = dev->runtime;
+    if (rt->n_slabs == rt->slabs_cap) {
+        uint32_t cap = rt->slabs_cap ? 2 * rt->slabs_cap : 16;
+        struct slab *slabs = realloc(rt->slabs, cap * sizeof *slabs);
+        if (!slabs) return err_set(err, ERR_NOMEM, "device: no memory for %u slabs", cap);
+        rt->slabs = slabs;
+        rt->slabs_cap = cap;
+    }
+    void *data = NULL;
+    int rc = gpu_check_err(dev, cudaMalloc(&data, bytes), "memory for weights", err);
+    if (rc != OK) return rc;
+    rt->slabs[rt->n_slabs++] = (struct slab){data, bytes};
+    rt->slab_used = 0;
+    return gpu_check_err(dev, cudaMemsetAsync(data, 0, bytes, rt->cu_stream), "clearing weights",
+                         err);
+}
+
+void *gpu_weight_memory(struct device *dev, size_t bytes, struct err *err) {
+    struct runtime *rt = dev->runtime;
+    bytes = align_up(bytes, GPU_ALIGN);
+    if (rt->n_slabs == 0 || rt->slabs[rt->n_slabs - 1].bytes - rt->slab_used < bytes)
+        if (add_slab(dev, bytes > rt->slab_bytes ? bytes : rt->slab_bytes, err) != OK) return NULL;
+    char *p = rt->slabs[rt->n_slabs - 1].data + rt->slab_used;
+    rt->slab_used += bytes;
+    return p;
+}
+
+char *gpu_staging(struct device *dev, struct err *err) {
+    struct runtime *rt = dev->runtime;
+    struct pinned *p = &rt->staging[rt->next_staging];
+    if (gpu_pinned_take(dev, p) == OK) return p->data;
+    err_set(err, ERR_DEVICE, "%s", rt->fault);
+    return NULL;
+}
+
+int gpu_staged(struct device *dev, struct err *err) {
+    struct runtime *rt = dev->runtime;
+    int rc = gpu_pinned_sent(dev, &rt->staging[rt->next_staging]);
+    rt->next_staging ^= 1;
+    return rc == OK ? OK : err_set(err, rc, "%s", rt->fault);
+}
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
+/* The longest row of any weight, in elements. */
+static size_t widest(const struct device *dev) {
+    size_t most = dev->ld_model > dev->ld_q ? dev->ld_model : dev->ld_q;
+    return most > dev->ld_ff ? most : dev->ld_ff;
+}
+
+static int open_blas(struct device *dev, struct err *err) {
+    struct runtime *rt = dev->runtime;
+    if (dev->act != DTYPE_BF16 || dev->shape.deterministic) return OK;
+    cublasStatus_t status = cublasCreate(&rt->blas);
+    if (status == CUBLAS_STATUS_SUCCESS) status = cublasSetStream(rt->blas, rt->cu_stream);
+    if (status == CUBLAS_STATUS_SUCCESS) return OK;
+    return err_set(err, ERR_DEVICE, "cuda: cuBLAS: %s", cublasGetStatusString(status));
+}
+
+int gpu_open_runtime(struct device *dev, struct err *err) {
+    struct runtime *rt = calloc(1, sizeof *rt);
+    dev->runtime = rt;
+    if (!rt) return err_set(err, ERR_NOMEM, "device: no memory for %zu bytes", sizeof *rt);
+    size_t row = widest(dev) * sizeof(float);
+    rt->staging_bytes = 16 * row > STAGING_BYTES ? 16 * row : STAGING_BYTES;
+    size_t weights = align_up(gpu_weights_estimate(&dev->shape, dev->act), 1 << 16);
+    rt->slab_bytes = weights < SLAB_BYTES ? weights : SLAB_BYTES;
+    for (int which = 0; which < WEIGHT_END; which++) {
+        uint32_t n = weight_count(&dev->shape, (enum weight)which);
+        if (n > rt->loaded_stride) rt->loaded_stride = n;
+    }
+    rt->loaded = calloc((size_t)rt->loaded_stride * WEIGHT_END, sizeof *rt->loaded);
+    rt->numbers = malloc(row);
+    if (!rt->loaded || !rt->numbers)
+        return err_set(err, ERR_NOMEM, "device: no memory for a row of weights (%zu bytes)", row);
+    int rc = gpu_check_err(dev, cudaStreamCreateWithFlags(&rt->cu_stream, cudaStreamNonBlocking),
+                           "a stream", err);
+    for (int i = 0; i < 2 && rc == OK; i++)
+        rc = gpu_pinned_alloc(dev, &rt->staging[i], rt->staging_bytes, err);
+    return rc == OK ? open_blas(dev, err) : rc;
+}
+
+void gpu_close_runtime(struct device *dev) {
+    struct runtime *rt = dev->runtime;
+    if (!rt) return;
+    if (rt->cu_stream) cudaStreamSynchronize(rt->cu_stream);
+    gpu_drop_graphs(dev);
+    if (rt->blas) cublasDestroy(rt->blas);
+    for (int i = 0; i < 2; i++) {
+        gpu_pinned_free(&rt->staging[i]);
+        gpu_pinned_free(&rt->inboxes[i]);
+    }
+    if (rt->slots) cudaFreeHost(rt->slots);
+    if (rt->outcomes) cudaFreeHost(rt->outcomes);
+    if (rt->logits) cudaFreeHost(rt->logits);
+    cudaFree(rt->workspace);
+    cudaFree(dev->kv);
+    for (uint32_t i = 0; i < rt->n_slabs; i++)
+        cudaFree(rt->slabs[i].data);
+    if (rt->cu_stream) cudaStreamDestroy(rt->cu_stream);
+    plan_fini(&rt->plan);
+    free(rt->slabs);
+    free(rt->loaded);
+    free(rt->numbers);
+    free(rt->stages);
+    free(rt->slot_waits);
+    free(rt);
+    dev->runtime = NULL;
+}
+
+/* ---- for tests -------------------------------------------------------------------------------- */
+
+void gpu_use_graphs(struct device *dev, bool on) {
+    dev->runtime->no_graphs = !on;
+}
+
+struct runtime_counts gpu_counts(const struct device *dev) {
+    return dev->runtime->counts;
+}

@@ -1,0 +1,34 @@
+/* tables.h: the kernel tables that a test walks over. Programs under tests/sim are the same tests
+ * linked with the CUDA backend; they run that table alone, since the CPU's have their turn elsewhere. */
+#ifndef GERYON_TABLES_H
+#define GERYON_TABLES_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/kernels.h"
+#include "tests/unit/cuda_peek.h"
+
+static const struct kernels *tables[3]; /* ref, then the fast ones; or cuda */
+static uint32_t n_tables;
+
+/* True in programs that test the CUDA table. */
+static inline bool tables_are_cuda(void) {
+    return cuda_peek_bytes != NULL;
+}
+
+static inline void tables_find(void) {
+    struct err err = {0};
+    n_tables = 0;
+    if (tables_are_cuda()) {
+        tables[n_tables++] = kernels_cuda(&err);
+        if (tables[0]) return;
+        fprintf(stderr, "%s\n", err.msg);
+        exit(1); /* in place of a run without a test */
+    }
+    tables[n_tables++] = kernels_ref();
+    if (kernels_avx2()) tables[n_tables++] = kernels_avx2();
+    if (kernels_avx512()) tables[n_tables++] = kernels_avx512();
+}
+
+#endif
