@@ -52,6 +52,7 @@ static void fast_tables_match_ref_in_every_weight_type(void **state) {
         struct tiny_options o = tiny_defaults();
         o.weights = w;
         if (w == DTYPE_F32 || !tables_are_cuda()) compare_with_ref(&o, dtype_name(w));
+        if (dtype_block(w) == 256) continue; /* a wide model, slow on ref and in the simulator */
         o.biases = o.untied = true;
         o.head_norms = false;
         compare_with_ref(&o, dtype_name(w));
@@ -236,7 +237,9 @@ static void rows_do_not_depend_on_company(const struct tiny_options *options) {
     uint32_t n_tokens = tables_are_cuda() ? 70 : N;
     float *whole = logits_of(N), *other = logits_of(N);
     size_t n = (size_t)n_tokens * options->vocab;
-    for (uint32_t i = 0; i < n_tables; i++) {
+    if (tables_are_cuda() && dtype_block(options->weights) == 256)
+        goto done; /* widened as others */
+    for (uint32_t i = dtype_block(options->weights) == 256; i < n_tables; i++) { /* slow on ref */
         struct tiny_options o = *options;
         struct tiny t = tiny_open(tables[i], &o);
         struct tiny_sequence s = tiny_sequence(2, n_tokens, 5, 0, 1);
@@ -261,6 +264,7 @@ static void rows_do_not_depend_on_company(const struct tiny_options *options) {
         assert_same_bits(other, whole, n, "among others");
         tiny_close(&t);
     }
+done:
     free(whole);
     free(other);
 }
@@ -281,11 +285,11 @@ static void standard_rows_do_not_depend_on_company(void **state) {
 
 static void rounded_rows_do_not_depend_on_company(void **state) {
     (void)state;
-    for (enum dtype w = DTYPE_Q8_0; w <= DTYPE_Q4_1; w++) {
+    for (enum dtype w = DTYPE_Q8_0; w < DTYPE_COUNT; w++) {
         struct tiny_options o = tiny_defaults();
         o.activations = tiny_rounded();
         o.weights = w;
-        o.orthros = w == DTYPE_Q4_0;
+        o.orthros = w == DTYPE_Q4_0 || w == DTYPE_Q5_K;
         o.window = 20;
         o.kv = w == DTYPE_Q4_0 ? DTYPE_Q8_0 : DTYPE_BF16;
         rows_do_not_depend_on_company(&o);
