@@ -84,20 +84,24 @@ static struct attend_kernel merge_kernel(uint32_t ep, enum dtype act) {
     return k;
 }
 
-static struct attend_kernel kernel_of(const struct device *dev, uint32_t kind) {
+static struct attend_kernel kernel_of(const struct device *dev, uint32_t ep, uint32_t kind) {
     const enum dtype kv = dev->limits.kv_dtype;
-    if (dev->act == DTYPE_BF16 && kv != DTYPE_F32 && dev->head_pad <= MMA_HEAD_MAX)
-        return attend_mma_kernel(dev->head_pad, kv == DTYPE_Q8_0, kind, dev->sm);
-    return attend_f32_kernel(dev->head_pad, dev->act, kv, kind);
+    if (dev->act == DTYPE_BF16 && kv != DTYPE_F32 && ep <= MMA_HEAD_MAX)
+        return attend_mma_kernel(ep, kv == DTYPE_Q8_0, kind, dev->sm);
+    return attend_f32_kernel(ep, dev->act, kv, kind);
 }
 
+/* A kernel serves heads of many sizes, also those of another model of this process, and its limit is
+ * one: so it is set to what the largest of them take, and no call lowers it. */
 extern "C" bool gpu_attend_fits(const struct device *dev) {
     if (dev->head_pad > HEAD_MAX || dev->group > QUERY_TILE) return false;
+    const uint32_t largest =
+        dev->head_pad > MMA_HEAD_MAX ? (uint32_t)HEAD_MAX : (uint32_t)MMA_HEAD_MAX;
     uint32_t most = 0; /* kinds share a kernel */
     for (uint32_t kind = 0; kind < ATTEND_KINDS; kind++)
-        most = max(most, kernel_of(dev, kind).shared_bytes);
+        most = max(most, kernel_of(dev, largest, kind).shared_bytes);
     const cudaError_t error =
-        cudaFuncSetAttribute((const void *)kernel_of(dev, 0).run,
+        cudaFuncSetAttribute((const void *)kernel_of(dev, dev->head_pad, 0).run,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, (int)most);
     if (error) cudaGetLastError(); /* it is answered here */
     return error == cudaSuccess;
@@ -134,7 +138,7 @@ extern "C" cudaError_t gpu_attend(const struct device *dev, uint32_t layer, cuda
 
     for (uint32_t kind = 0; kind < ATTEND_KINDS; kind++) {
         if (dev->grid.items[kind] == 0) continue;
-        const struct attend_kernel k = kernel_of(dev, kind);
+        const struct attend_kernel k = kernel_of(dev, a.ep, kind);
         a.kind = kind;
         a.stages = k.stages;
         const cudaError_t error =

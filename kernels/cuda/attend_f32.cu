@@ -1,4 +1,5 @@
-/* attend_f32.cu: attention in float32, for every combination of types that attend_mma.cu does not take.
+/* attend_f32.cu: attention in float32, for every combination of types and all heads that attend_mma.cu
+ * does not take.
  *
  *   A block takes 16 query rows of an item (blockIdx.z: which 16) and has 4 warps, a warp 4 rows:
  *
@@ -7,8 +8,11 @@
  *   values   lane = elements lane, lane + 32, ... of its 4 rows; probabilities broadcast
  *
  * K and then V of a KV tile lie widened in one buffer. Bound by shared memory: 3 words for 8 multiply-
- * adds; a float32 model is for checking others, so K and V are not asked for ahead, and tiles of more
- * than 16 query rows read them again.
+ * adds; what comes here is a float32 model, for checking others, or has heads above 128, which few
+ * models have: K and V are not asked for ahead, and tiles of more than 16 query rows read them again.
+ *
+ * Blocks an SM: the bounds of the kernel are the registers that heads above 128 want without spilling;
+ * shared memory is 46 KB at 128, 87 KB at 256.
  *
  * Numbers. A score is one chain over ep; a position's probability enters a row's total by the butterfly
  * of warp_sum after that of the position 32 further was added; sums over V ascend. Bytes are widened
@@ -224,7 +228,8 @@ GPU_INLINE void f32_item(const struct attend_args *a, uint32_t number, uint32_t 
 }
 
 template <class ACT, class KV, int PER>
-static __global__ void __launch_bounds__(THREADS, PER > 4 ? 2 : 3) attend_f32(struct attend_args a) {
+static __global__ void __launch_bounds__(THREADS, PER > 4 ? 2 : 3)
+    attend_f32(struct attend_args a) {
     GPU_DYN_SHARED(float, shared);
     const uint32_t first = attend_first_item(&a), n_items = a.counts->n_items[a.kind];
     for (uint32_t i = blockIdx.x; i < n_items; i += gridDim.x)

@@ -448,16 +448,16 @@ static void tiling_changes_no_bit(void **) {
         const uint32_t alone_kind = least_kind(set.group);
         const std::vector<float> alone = run(&s, grouped(s, 1, alone_kind, false));
         assert_right(s, alone, "alone");
-        /* Tiles full or half full, merged either way: each with every kind in every other setting. */
+        /* Tiles full or half full, merged either way: for each kind, the four settings of a kernel's
+         * types (every other one) go through the four. */
+        for (uint32_t kind = alone_kind; kind < ATTEND_KINDS; kind++) {
+            const uint32_t way = n_settings / 2 + kind, most = (16u << kind) / set.group;
+            use_order((int)(way % N_ORDERS), test_seed());
+            const std::vector<float> got =
+                run(&s, grouped(s, way / 2 % 2 ? most : most / 2 + 1, kind, way % 2));
+            assert_same_bits(got.data(), alone.data(), alone.size(), "in a tile");
+        }
         n_settings++;
-        for (uint32_t kind = alone_kind; kind < ATTEND_KINDS; kind++)
-            for (uint32_t parts = 0; parts < 2; parts++) {
-                const uint32_t most = (16u << kind) / set.group;
-                const uint32_t n = (n_settings + kind + parts) % 2 ? most : most / 2 + 1;
-                use_order((int)(kind + parts) % N_ORDERS, test_seed());
-                const std::vector<float> got = run(&s, grouped(s, n, kind, parts));
-                assert_same_bits(got.data(), alone.data(), alone.size(), "in a tile");
-            }
         forget(&s, 0);
     }
 }
@@ -545,6 +545,17 @@ static void page_tables_are_read_to_the_end(void **) {
     }
 }
 
+/* Two models of one process share kernels: the second must not take from the first what it wants. */
+static void a_smaller_head_beside_leaves_the_limits(void **) {
+    scene s = scene_new({DTYPE_BF16, DTYPE_BF16, 256, 1}, test_seed() + 6);
+    add_row(&s, add_text(&s, 70), 0, 70);
+    finish(&s);
+    const scene other = scene_new({DTYPE_BF16, DTYPE_BF16, 144, 1}, test_seed());
+    assert_true(gpu_attend_fits(&other.dev));
+    assert_right(s, run(&s, grouped(s, 1, 0, false)), "beside a smaller head");
+    forget(&s, 0);
+}
+
 static void too_large_heads_are_refused(void **) {
     scene s = scene_new({DTYPE_BF16, DTYPE_BF16, 256, 1}, test_seed());
     assert_true(gpu_attend_fits(&s.dev));
@@ -572,6 +583,7 @@ int main(void) {
         cmocka_unit_test(draft_blocks_are_read_from_scratch),
         cmocka_unit_test(large_heads_and_groups_fit),
         cmocka_unit_test(page_tables_are_read_to_the_end),
+        cmocka_unit_test(a_smaller_head_beside_leaves_the_limits),
         cmocka_unit_test(too_large_heads_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,8 +16,11 @@ import shutil
 import subprocess
 import sys
 
-# Kernels that may spill: part of the readable name, the most bytes of spill stores, why that is fine.
-SPILLS = []
+# Kernels that may spill: part of the readable name, architecture, the most bytes of spill stores and loads, why that
+# is fine.
+SPILLS = [
+    ("attend_mma<128, false>", "sm_80", 48, "5 loads beside 255 registers in use; smaller loops of copies change nothing"),
+]
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(sm_\w+)'")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -61,16 +64,17 @@ def cut_parameters(name):
 
 def judge(rows):
     """What is wrong, one text each."""
-    listed = {pattern: 0 for pattern, _, _ in SPILLS}
+    listed = {}  # entries whose kernel was compiled: what it spills
     for row in rows:
-        allowed = next(((p, most) for p, most, _ in SPILLS if p in row["name"]), None)
-        if allowed:
-            listed[allowed[0]] = max(listed[allowed[0]], row["spill"])
-        if row["spill"] > (allowed[1] if allowed else 0):
-            yield f"{row['name']} spills {row['spill']} bytes on {row['arch']}, allowed are {allowed[1] if allowed else 0}"
-    for pattern, most in listed.items():
+        entry = next((e for e in SPILLS if e[0] in row["name"] and e[1] == row["arch"]), None)
+        allowed = entry[2] if entry else 0
+        if entry:
+            listed[entry] = max(listed.get(entry, 0), row["spill"])
+        if row["spill"] > allowed:
+            yield f"{row['name']} spills {row['spill']} bytes on {row['arch']}, allowed are {allowed}"
+    for (pattern, arch, _, _), most in listed.items():
         if not most:
-            yield f"SPILLS lists {pattern}, which does not spill"
+            yield f"SPILLS lists {pattern} on {arch}, which does not spill"
 
 
 def main():
