@@ -48,7 +48,7 @@ const struct option options_table[] = {
     {"--cpu-table", {0}, COMPUTES, KIND_CHOICE, AT(cpu_table), "auto", 0, 0, "auto|ref|avx2|avx512",
      "kernels of the CPU backend; auto = the fastest this machine has", 0},
     {"--activations", {0}, COMPUTES, KIND_CHOICE, AT(activations), "auto", 0, 0, "auto|f32|bf16|int8",
-     "format of rows in products: bf16 on cuda alone, int8 on cpu for 8- and 4-bit weights; auto = "
+     "format of rows in products: bf16 on cuda alone, int8 on cpu for quantised weights; auto = "
      "bf16 on cuda but for f32 weights, else f32", 0},
     {"--window", {0}, COMMAND_BENCH, KIND_INT, AT(forced_window), NULL, 0, 1 << 24, NULL,
      "time another window than the model's; 0 = full attention; the report is marked", 0},
