@@ -205,8 +205,21 @@ static void count_prompt(struct engine *engine, struct sequence *seq) {
     seq->n_counted = n;
 }
 
+/* For timing: n proposals are kept whatever the model says. K and V of all of them are in the cache, as
+ * those of kept ones are, so that the next cycle finds what it would. */
+static void force_accepted(struct outcome *outcome, uint32_t n) {
+    if (outcome->status != OK || outcome->n_tokens == 0) return;
+    int32_t own = outcome->tokens[outcome->n_tokens - 1];
+    if (n > outcome->n_proposed) n = outcome->n_proposed;
+    memcpy(outcome->tokens, outcome->proposed, n * sizeof own);
+    outcome->tokens[n] = own;
+    outcome->n_accepted = n;
+    outcome->n_tokens = n + 1;
+    outcome->exhausted = false;
+}
+
 static void absorb(struct engine *engine, const struct plan *plan, uint64_t now_us, bool *emitted) {
-    const struct outcome *outcome = engine->outcomes;
+    struct outcome *outcome = engine->outcomes;
     for (uint32_t i = 0; i < plan->n_work; i++) {
         const struct work *work = &plan->work[i];
         struct sequence *seq = work->seq;
@@ -226,6 +239,8 @@ static void absorb(struct engine *engine, const struct plan *plan, uint64_t now_
             continue;
         }
         ASSERT(outcome->slot == seq->slot);
+        if (engine->config.forced_accept >= 0)
+            force_accepted(outcome, (uint32_t)engine->config.forced_accept);
         if (outcome->status != OK)
             retire_failed(engine, seq, outcome->status);
         else

@@ -297,7 +297,7 @@ int model_set_window(struct config *config, const struct model_options *options,
 }
 
 static void set_info(struct model *m, const struct config *config,
-                     const uint64_t bytes_by_dtype[DTYPE_COUNT], uint64_t total) {
+                     const uint64_t bytes_by_dtype[DTYPE_COUNT]) {
     struct model_info *info = &m->info;
     int most = -1, kinds = 0;
     for (int d = 0; d < DTYPE_COUNT; d++) {
@@ -322,7 +322,6 @@ static void set_info(struct model *m, const struct config *config,
     info->chat_template_error = m->chat_template_error[0] ? m->chat_template_error : NULL;
     info->chat_template = m->chat_template_text;
     info->adds_bos = tokenizer_adds_bos(m->tokenizer);
-    info->weight_bytes = total;
 }
 
 static int set_fingerprint(struct model *m, struct checkpoint *ck,
@@ -463,10 +462,15 @@ int model_load_on(const struct model_options *options, const struct kernels *ker
     m->shape.rope_freq = NULL; /* the config's, borrowed during open */
     if (!rc) rc = load_weights(&stage, m, &plan, dtypes, n_threads, err);
     if (rc) goto done;
-    set_info(m, &config, by_dtype, stage.progress.total);
+    set_info(m, &config, by_dtype);
     m->info.n_threads = n_threads;
-    for (size_t i = 0; i < plan.n_items; i++)
-        costs_add(&m->costs, &m->shape, &plan.items[i], dtypes[i]);
+    for (size_t i = 0; i < plan.n_items; i++) {
+        const struct weight_item *item = &plan.items[i];
+        enum dtype kept =
+            item->matrix ? costs_kept(kernels, m->shape.activations, dtypes[i]) : dtypes[i];
+        costs_add(&m->costs, &m->shape, item, kept);
+        m->info.weight_bytes += weights_bytes(item, kept);
+    }
     progress_phase(options, LOAD_CACHE);
     *out = m;
     m = NULL;
