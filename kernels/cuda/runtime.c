@@ -8,11 +8,10 @@
 #include "kernels/weights.h"
 
 enum {
-    SLAB_BYTES = 256 << 20, /* weights are cut from pieces of this size: few allocations */
-    STAGING_BYTES =
-        16 << 20,       /* a buffer: enough that filling it takes longer than handing it out */
-    STAGING_SHARE = 16, /* but no more than this part of a small model */
-    LOADERS_MAX = 8,    /* threads; so many fill faster than a bus takes */
+    SLAB_BYTES = 256 << 20,   /* weights are cut from pieces of this size: few allocations */
+    STAGING_BYTES = 16 << 20, /* a buffer: filling it takes longer than handing it out */
+    STAGING_SHARE = 16,       /* but no more than this part of a small model */
+    LOADERS_MAX = 8,          /* threads: so many fill faster than a bus takes */
 };
 
 /* ---- failures --------------------------------------------------------------------------------- */

@@ -19,9 +19,9 @@
 #include "kernels/weights.h"
 
 enum {
-    OCTET = 8,              /* rows of gate, or of up, that lie together */
-    PIECE = 1024,           /* numbers; a multiple of every type's block */
-    TASK_BYTES = 256 << 10, /* of the device's rows, for a thread at a time */
+    OCTET = 8,    /* rows of gate, or of up, that lie together */
+    PIECE = 1024, /* numbers; a multiple of every type's block */
+    SHARES = 4,   /* of a staging buffer, for each thread: one that lost its core holds up little */
 };
 
 /* Where the rows of a weight go. */
@@ -218,7 +218,7 @@ static void convert_row(const struct matrix *m, const struct tensor *src, uint32
     memset(data + bytes, 0, data_bytes(m) - bytes);
 }
 
-/* Rows row0 .. row0 + n_rows - 1 of a tensor into staging, by tasks of task_rows. */
+/* Rows row0 .. row0 + n_rows - 1 of a tensor into staging, by tasks of task_rows; the last are short. */
 struct conversion {
     const struct matrix *matrix;
     const struct tensor *src;
@@ -244,15 +244,15 @@ static int copy_matrix(struct device *dev, const struct target *t, const struct 
     uint32_t most = (uint32_t)(dev->runtime->staging_bytes / (row_bytes + scale_bytes));
     most -= most % OCTET;
     ASSERT(most > 0);
-    uint32_t task_rows = (uint32_t)div_ceil(TASK_BYTES, row_bytes);
+    uint32_t n_tasks = SHARES * pool_threads(dev->runtime->loaders);
     int rc = OK;
     for (uint32_t row = 0, n; row < src->rows && rc == OK; row += n) {
         n = src->rows - row < most ? src->rows - row : most;
         char *data = gpu_staging(dev, err);
         if (!data) return ERR_DEVICE;
         char *scales = data + n * row_bytes;
-        struct conversion c = {m, src, row, n, task_rows, data, scales};
-        pool_run(dev->runtime->loaders, convert_task, &c, div_ceil(n, task_rows));
+        struct conversion c = {m, src, row, n, (uint32_t)div_ceil(n, n_tasks), data, scales};
+        pool_run(dev->runtime->loaders, convert_task, &c, n_tasks);
         cudaError_t error = copy_rows(dev, t, m->data, row_bytes, data, row, n);
         if (!error && scale_bytes)
             error = copy_rows(dev, t, m->scales, scale_bytes, scales, row, n);
