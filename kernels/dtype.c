@@ -1,9 +1,10 @@
-/* dtype.c: how numbers are stored: f32, f16, bf16 and the blocks of 32 of GGUF. Widening is exact
- * (Q4_1 rounds once, in d * q + m); narrowing rounds to nearest even. */
+/* dtype.c: how numbers are stored: f32, f16, bf16 and the blocks of GGUF (those of 5 bits, and of
+ * 256 numbers, in blocks.c). Widening is exact (where a minimum is added it rounds once, in
+ * d * q + m); narrowing rounds to nearest even. */
 #include <math.h>
 #include <string.h>
 
-#include "kernels/kernels.h"
+#include "kernels/blocks.h"
 
 enum { BLOCK = 32 };
 
@@ -14,6 +15,9 @@ static const struct {
     [DTYPE_F32] = {"f32", 1, 4},        [DTYPE_F16] = {"f16", 1, 2},
     [DTYPE_BF16] = {"bf16", 1, 2},      [DTYPE_Q8_0] = {"q8_0", BLOCK, 34},
     [DTYPE_Q4_0] = {"q4_0", BLOCK, 18}, [DTYPE_Q4_1] = {"q4_1", BLOCK, 20},
+    [DTYPE_Q5_0] = {"q5_0", BLOCK, 22}, [DTYPE_Q5_1] = {"q5_1", BLOCK, 24},
+    [DTYPE_Q4_K] = {"q4_k", 256, 144},  [DTYPE_Q5_K] = {"q5_k", 256, 176},
+    [DTYPE_Q6_K] = {"q6_k", 256, 210},
 };
 
 const char *dtype_name(enum dtype dtype) {
@@ -36,6 +40,11 @@ const char *activations_name(enum activations activations) {
 uint32_t dtype_block(enum dtype dtype) {
     ASSERT(dtype < DTYPE_COUNT);
     return dtypes[dtype].block;
+}
+
+bool dtype_narrows(enum dtype dtype) {
+    ASSERT(dtype < DTYPE_COUNT);
+    return dtype <= DTYPE_Q4_1;
 }
 
 size_t dtype_row_bytes(enum dtype dtype, size_t n) {
@@ -190,6 +199,13 @@ void dtype_to_f32(enum dtype dtype, const void *src, size_t n, float *dst) {
         for (size_t i = 0; i < n; i += BLOCK, b += 20)
             q4_widen(b + 4, load_f16(b), load_f16(b + 2), 0, dst + i);
         break;
+    case DTYPE_Q5_0:
+    case DTYPE_Q5_1:
+    case DTYPE_Q4_K:
+    case DTYPE_Q5_K:
+    case DTYPE_Q6_K:
+        blocks_widen(dtype, b, n, dst);
+        break;
     case DTYPE_COUNT:
         ASSERT(dtype < DTYPE_COUNT);
     }
@@ -223,7 +239,7 @@ void dtype_from_f32(enum dtype dtype, const float *src, size_t n, void *dst) {
         for (size_t i = 0; i < n; i += BLOCK, b += 20)
             q4_1_narrow(src + i, b);
         break;
-    case DTYPE_COUNT:
-        ASSERT(dtype < DTYPE_COUNT);
+    default:
+        ASSERT(dtype_narrows(dtype));
     }
 }

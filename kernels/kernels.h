@@ -60,15 +60,25 @@ enum dtype {
     DTYPE_Q8_0, /* blocks of 32: f16 scale d, 32 x int8 q;           w = d * q           (34 bytes) */
     DTYPE_Q4_0, /* blocks of 32: f16 scale d, 16 bytes of nibbles;   w = d * (q - 8)     (18 bytes) */
     DTYPE_Q4_1, /* blocks of 32: f16 d, f16 m, 16 bytes of nibbles;  w = d * q + m       (20 bytes) */
-    DTYPE_COUNT
     /* nibble layout: byte i holds element i in its low and element i + 16 in its high half (GGUF) */
+
+    /* The types below are only read: there is no dtype_from_f32 for them. Layouts: kernels/blocks.c.
+     * Blocks of 256 (the "K" types) have scales of their own for every 32, q6_k for every 16. */
+    DTYPE_Q5_0, /* blocks of 32: f16 d, 5 bits a number;    w = d * (q - 16)             (22 bytes) */
+    DTYPE_Q5_1, /* blocks of 32: f16 d, f16 m, 5 bits;      w = d * q + m                (24 bytes) */
+    DTYPE_Q4_K, /* blocks of 256: 4 bits;  w = d * scale * q - m * min, f16 d and m     (144 bytes) */
+    DTYPE_Q5_K, /* blocks of 256: 5 bits;  the same                                     (176 bytes) */
+    DTYPE_Q6_K, /* blocks of 256: 6 bits;  w = d * scale * (q - 32), f16 d, int8 scales (210 bytes) */
+    DTYPE_COUNT
 };
 
-const char *dtype_name(enum dtype dtype); /* "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1" */
+const char *dtype_name(enum dtype dtype); /* "f32", "f16", "bf16", "q8_0", "q4_0", .. "q6_k" */
 /* The dtype of that name, or -1. */
 int dtype_parse(const char *name);
-/* Elements in one block: 1 or 32. */
+/* Elements in one block: 1, 32 or 256. */
 uint32_t dtype_block(enum dtype dtype);
+/* Can dtype_from_f32 write it? */
+bool dtype_narrows(enum dtype dtype);
 /* Bytes of a row of n elements; n must be a multiple of dtype_block. */
 size_t dtype_row_bytes(enum dtype dtype, size_t n);
 /* Exact widening of n elements (a multiple of the block), and rounding to nearest even (blocks:
@@ -149,7 +159,7 @@ enum weight {
 enum activations {
     ACTIVATIONS_F32, /* float32 rows, weights as they are (cuda: widened to float32) */
     ACTIVATIONS_BF16, /* rows rounded to bf16, float32 sums; weights bf16 or q8_0, others made bf16 */
-    ACTIVATIONS_INT8, /* rows quantised by blocks of 32, for 8- and 4-bit matrices; others as f32 */
+    ACTIVATIONS_INT8, /* rows quantised by blocks of 32, for matrices of blocks; others as f32 */
     ACTIVATIONS_COUNT
 };
 const char *activations_name(enum activations activations); /* "f32", "bf16", "int8" */

@@ -103,6 +103,9 @@ def environment(args, job, scratch):
     model = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
     if model.exists():
         env["GERYON_TEST_GGUF"] = str(model)
+    if job.kind == "sim" and "GERYON_SCENARIOS" in env:  # each takes a simulated device a second, or ten
+        slower = 10 if job.name.endswith("-release") else 100
+        env["GERYON_SCENARIOS"] = str(int(env["GERYON_SCENARIOS"]) // slower or 1)
     if "asan" in args.build or "tsan" in args.build:
         env["GERYON_TEST_SLOW"] = "1"  # time limits inside the Python tests grow
     return env

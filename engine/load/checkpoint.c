@@ -157,7 +157,7 @@ int checkpoint_read(const struct checkpoint *ck, size_t i, uint64_t row, uint64_
         return read_place(ck, &e->data, row * row_bytes, (size_t)n_rows * row_bytes, dst, e, err);
     bool bias = t->n_dims == 1; /* each element goes with a row of the matrix */
     uint64_t units = bias ? cols : rows;
-    if (units % e->permuted_rows || dtype_block((enum dtype)t->dtype) > (bias ? 1u : 32u))
+    if (units % e->permuted_rows || (bias && dtype_block((enum dtype)t->dtype) > 1))
         return err_set(err, ERR_INVALID, "%s: %llu rows, heads have %u", t->name,
                        (unsigned long long)units, e->permuted_rows);
     if (bias)

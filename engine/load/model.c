@@ -387,7 +387,7 @@ static int parse_dtype(const char *name, int *out, struct err *err) {
     *out = -1;
     if (!name || strcmp(name, "auto") == 0) return OK;
     *out = dtype_parse(name);
-    if (*out >= 0 && *out != DTYPE_Q4_1) return OK;
+    if (*out >= 0 && *out <= DTYPE_Q4_0) return OK;
     return err_set(err, ERR_INVALID,
                    "dtype: \"%.60s\", allowed are auto, f32, bf16, f16, q8_0, q4_0", name);
 }

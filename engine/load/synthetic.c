@@ -261,7 +261,7 @@ static int make_tokenizer(uint32_t n, struct tokenizer **out, struct err *err) {
 static int parse_dtype(const char *name, enum dtype *out, struct err *err) {
     bool as_is = !name || strcmp(name, "auto") == 0;
     int dtype = as_is ? DTYPE_BF16 : dtype_parse(name);
-    if (dtype < 0 || dtype == DTYPE_Q4_1)
+    if (dtype < 0 || dtype > DTYPE_Q4_0)
         return err_set(err, ERR_INVALID,
                        "dtype: \"%.60s\", allowed are auto, f32, bf16, f16, q8_0, q4_0", name);
     *out = (enum dtype)dtype;

@@ -69,6 +69,10 @@ void avx2_matrix_row(const struct matrix *m, uint32_t row, float *out);
 void avx2_step_sums(const float *x, uint32_t n_steps, float *sums);
 void avx2_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                      float (*acc)[GROUP]);
+/* A step of a type that is only read, for another table's panel: w[k] of 32 columns, d and, where the
+ * type has minima, m, as the sum takes them. */
+void avx2_expand_rows(enum dtype dtype, const uint8_t *head, const uint8_t *step, float (*w)[GROUP],
+                      float *d, float *m);
 
 /* int8_avx2.c */
 void avx2_quantise(const float *x, uint32_t n_steps, int8_t *q, float *scales, int32_t *qsums,

@@ -83,7 +83,9 @@ struct cpu_ops {
                        float (*acc)[GROUP]);
     /* The same for m->int8, with the same bits in every table: for each step of 32 k
      *   acc = fma((float)(sum of q of x times q of w) * scale, d, acc)
-     *   q4_1: acc = fma(m, sums, acc) */
+     *   types with minima: acc = fma(m, sums, acc)
+     * where w = d * q + m: in a K type d and m are a step's own, in q6_k q has the scales of its halves
+     * in it (blocks.h). */
     void (*gemm_int8)(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                       float (*acc)[GROUP]);
     /* out = g * x / sqrt(mean(x^2) + eps) over n numbers; in place is fine. */

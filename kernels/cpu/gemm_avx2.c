@@ -5,7 +5,10 @@
  *   for each step of 32 k:   e = fma chain from 0 over even k ascending,  o = the same over odd k
  *       f32 f16 bf16         acc = fma(e + o, 1, acc)                 = acc + (e + o)
  *       q8_0 q4_0            acc = fma(e + o, d, acc)                 e, o over the integers q
- *       q4_1                 acc = fma(m, sum of x over the step, fma(e + o, d, acc))
+ *       q4_1 q5_1            acc = fma(m, sum of x over the step, fma(e + o, d, acc))
+ *       q5_0                 as q4_0
+ *       q4_k q5_k            as q4_1, with d * scale and -m * min, both exact
+ *       q6_k                 as q4_0; e, o over the integers scale * (q - 32)
  *
  * which is the order of a matrix tile unit (two chains a step), so that later tables can share it.
  *
@@ -19,8 +22,7 @@
  *   panel: [half 2][parity 2][k / 2: 16][column 16] */
 #include <string.h>
 
-#include "kernels/cpu/avx2.h"
-#include "kernels/cpu/pack_avx2.h"
+#include "kernels/cpu/quads_avx2.h"
 
 enum {
     HALF = 16, /* columns of a tile */
@@ -92,17 +94,19 @@ void avx2_step_sums(const float *x, uint32_t n_steps, float *sums) {
     static void NAME(const uint8_t *p, uint32_t n_steps, const float *x, const float *sums, \
                      float *acc) {                                                          \
         (void)sums;                                                                         \
-        const uint32_t bytes = pack_step_bytes(DTYPE);                                      \
-        const uint8_t *step = p;                                                            \
+        const uint32_t bytes = pack_step_bytes(DTYPE), head_bytes = pack_head_bytes(DTYPE); \
+        const uint8_t *step = p, *head = p;                                                 \
         AVX2_REPEAT_4(ROW_ACC)                                                              \
         for (uint32_t s = 0; s < n_steps; s++, x += GROUP) {                                \
             AVX2_REPEAT_4(ROW_STEP)                                                         \
+            if (s % PACK_HEAD_STEPS == 0) head = step, step += head_bytes;                  \
             p = step;                                                                       \
             prefetch_step(p, bytes);                                                        \
             BODY;                                                                           \
             AVX2_REPEAT_4(ROW_FINISH)                                                       \
             step += bytes;                                                                  \
         }                                                                                   \
+        (void)head;                                                                         \
         AVX2_REPEAT_4(ROW_OUT)                                                              \
     }
 
@@ -187,33 +191,125 @@ DEFINE_ROW(
 #define U5(v) NIBBLE_UNSIGNED(z##v, 5)
 #define U6(v) NIBBLE_UNSIGNED(z##v, 6)
 #define U7(v) NIBBLE_UNSIGNED(z##v, 7)
-DEFINE_ROW(
-    row_q4_1, DTYPE_Q4_1, for (uint32_t k = 0; k < GROUP; k += 8) {
-        ROW_LOAD(p);
-        ROW_MADD(e, k, U0);
-        ROW_MADD(o, k + 1, U1);
-        ROW_MADD(e, k + 2, U2);
-        ROW_MADD(o, k + 3, U3);
-        ROW_MADD(e, k + 4, U4);
-        ROW_MADD(o, k + 5, U5);
-        ROW_MADD(e, k + 6, U6);
-        ROW_MADD(o, k + 7, U7);
-        p += 128;
-    })
+#define ROW_UNSIGNED                          \
+    for (uint32_t k = 0; k < GROUP; k += 8) { \
+        ROW_LOAD(p);                          \
+        ROW_MADD(e, k, U0);                   \
+        ROW_MADD(o, k + 1, U1);               \
+        ROW_MADD(e, k + 2, U2);               \
+        ROW_MADD(o, k + 3, U3);               \
+        ROW_MADD(e, k + 4, U4);               \
+        ROW_MADD(o, k + 5, U5);               \
+        ROW_MADD(e, k + 6, U6);               \
+        ROW_MADD(o, k + 7, U7);               \
+        p += 128;                             \
+    }
+DEFINE_ROW(row_q4_1, DTYPE_Q4_1, ROW_UNSIGNED)
+
+/* Numbers of 5 and 6 bits: bytes b of four numbers k at a time, which QUAD makes. */
+#define ROW_QUAD(QUAD, r)                                                                       \
+    {                                                                                           \
+        __m256i b0 = QUAD(p, 0, r), b1 = QUAD(p, 1, r), b2 = QUAD(p, 2, r), b3 = QUAD(p, 3, r); \
+        ROW_MADD(e, 4 * (r), Q0);                                                               \
+        ROW_MADD(o, 4 * (r) + 1, Q1);                                                           \
+        ROW_MADD(e, 4 * (r) + 2, Q2);                                                           \
+        ROW_MADD(o, 4 * (r) + 3, Q3);                                                           \
+    }
+#define Q0(v) Q(v, 0)
+#define Q1(v) Q(v, 1)
+#define Q2(v) Q(v, 2)
+#define Q3(v) Q(v, 3)
+
+#define Q(v, j)       quad_float(b##v, j)
+#define ROW_QUAD_5(r) ROW_QUAD(quad_5, r)
+DEFINE_ROW(row_q5_1, DTYPE_Q5_1, QUADS_ALL(ROW_QUAD_5) p += pack_scales_at(DTYPE_Q5_1))
+
+#undef ROW_D
+#undef ROW_M
+#define ROW_D(v) _mm256_mul_ps(HALF_AT(head + 16 * (v)), quad_scales(p + 8 * (v)))
+#define ROW_M(v)                                                                        \
+    a##v = _mm256_fnmadd_ps(                                                            \
+        _mm256_mul_ps(HALF_AT(head + 64 + 16 * (v)), quad_scales(p + GROUP + 8 * (v))), \
+        _mm256_broadcast_ss(sums + s), a##v);
+DEFINE_ROW(row_q5_k, DTYPE_Q5_K, QUADS_ALL(ROW_QUAD_5) p += pack_scales_at(DTYPE_Q5_K))
+DEFINE_ROW(row_q4_k, DTYPE_Q4_K, ROW_UNSIGNED)
+
+#undef ROW_D
+#undef ROW_M
+#define ROW_D(v) ROW_SCALE(v)
+#define ROW_M(v)
+#undef Q
+#define Q(v, j) _mm256_sub_ps(quad_float(b##v, j), _mm256_set1_ps(16))
+DEFINE_ROW(row_q5_0, DTYPE_Q5_0, QUADS_ALL(ROW_QUAD_5) p += pack_scales_at(DTYPE_Q5_0))
+
+/* The numbers of q6_k, scale * (q - 32), integers below 2^13, as scale * q - 32 * scale. */
+static inline __m256 q6_number(__m256i bytes, int j, __m256 scale, __m256 offset) {
+    return _mm256_fmsub_ps(quad_float(bytes, j), scale, offset);
+}
+
+static inline __m256 q6_offset(__m256 scale) {
+    return _mm256_mul_ps(scale, _mm256_set1_ps(32));
+}
+
+/* Their scales take registers, so two column vectors at a time, with four chains; expanding hides
+ * their latency. Half h of the step's K, quads r of it. */
+#define Q6_MADD(A, k, j)                                                     \
+    {                                                                        \
+        __m256 xk = _mm256_broadcast_ss(x + (k) + (j));                      \
+        A##0 = _mm256_fmadd_ps(q6_number(b0, j, scale0, offset0), xk, A##0); \
+        A##1 = _mm256_fmadd_ps(q6_number(b1, j, scale1, offset1), xk, A##1); \
+    }
+#define Q6_QUAD(r)                                              \
+    {                                                           \
+        __m256i b0 = quad_6(p, v, r), b1 = quad_6(p, v + 1, r); \
+        Q6_MADD(e, 4 * (r), 0)                                  \
+        Q6_MADD(o, 4 * (r), 1)                                  \
+        Q6_MADD(e, 4 * (r), 2)                                  \
+        Q6_MADD(o, 4 * (r), 3)                                  \
+    }
+#define Q6_HALF(h, QUADS)                                                            \
+    {                                                                                \
+        const uint8_t *at = p + pack_scales_at(DTYPE_Q6_K) + (h)*GROUP + 8 * v;      \
+        __m256 scale0 = quad_signed_scales(at), scale1 = quad_signed_scales(at + 8); \
+        __m256 offset0 = q6_offset(scale0), offset1 = q6_offset(scale1);             \
+        QUADS(Q6_QUAD)                                                               \
+    }
+
+static void row_q6_k(const uint8_t *p, uint32_t n_steps, const float *x, const float *sums,
+                     float *acc) {
+    (void)sums;
+    const uint8_t *head = p;
+    for (uint32_t s = 0; s < n_steps; s++, x += GROUP, p += pack_step_bytes(DTYPE_Q6_K)) {
+        if (s % PACK_HEAD_STEPS == 0) head = p, p += pack_head_bytes(DTYPE_Q6_K);
+        prefetch_step(p, pack_step_bytes(DTYPE_Q6_K));
+        for (uint32_t v = 0; v < 4; v += 2) {
+            __m256 e0 = _mm256_setzero_ps(), e1 = e0, o0 = e0, o1 = e0;
+            Q6_HALF(0, QUADS_FIRST)
+            Q6_HALF(1, QUADS_LAST)
+            float *to = acc + 8 * v;
+            _mm256_storeu_ps(to, _mm256_fmadd_ps(_mm256_add_ps(e0, o0), HALF_AT(head + 16 * v),
+                                                 _mm256_loadu_ps(to)));
+            _mm256_storeu_ps(to + 8,
+                             _mm256_fmadd_ps(_mm256_add_ps(e1, o1), HALF_AT(head + 16 * v + 16),
+                                             _mm256_loadu_ps(to + 8)));
+        }
+    }
+}
 
 typedef void (*row_fn)(const uint8_t *p, uint32_t n_steps, const float *x, const float *sums,
                        float *acc);
 static const row_fn row_fns[DTYPE_COUNT] = {
     [DTYPE_F32] = row_f32,   [DTYPE_F16] = row_f16,   [DTYPE_BF16] = row_bf16,
     [DTYPE_Q8_0] = row_q8_0, [DTYPE_Q4_0] = row_q4_0, [DTYPE_Q4_1] = row_q4_1,
+    [DTYPE_Q5_0] = row_q5_0, [DTYPE_Q5_1] = row_q5_1, [DTYPE_Q4_K] = row_q4_k,
+    [DTYPE_Q5_K] = row_q5_k, [DTYPE_Q6_K] = row_q6_k,
 };
 
 /* Row by row over runs of steps short enough to be in the first-level cache for the second row. */
 static void few_rows(enum dtype dtype, const uint8_t *step, uint32_t n_steps,
                      const struct gemm_rows *in, float (*acc)[GROUP]) {
-    uint32_t bytes = pack_step_bytes(dtype);
-    uint32_t run = in->n_rows == 1 ? n_steps : RUN_BYTES / bytes;
-    for (uint32_t s = 0; s < n_steps; s += run, step += (size_t)run * bytes) {
+    uint32_t run = in->n_rows == 1 ? n_steps : pack_run(dtype, RUN_BYTES);
+    for (uint32_t s = 0; s < n_steps; s += run, step += pack_bytes(dtype, run)) {
         uint32_t n = n_steps - s < run ? n_steps - s : run;
         for (uint32_t i = 0; i < in->n_rows; i++)
             row_fns[dtype](step, n, in->x + i * in->ldx + s * GROUP, in->sums + i * in->ldsums + s,
@@ -282,10 +378,60 @@ DEFINE_EXPAND(expand_q8_0, 4, 128, PUT_Q8_0)
 DEFINE_EXPAND(expand_q4_0, 8, 128, PUT_Q4_0)
 DEFINE_EXPAND(expand_q4_1, 8, 128, PUT_Q4_1)
 
+/* The types that are only read: four numbers k of a column vector a round. PLACE says where number k
+ * of column vector v goes, so that the same text fills another table's panel. */
+#define PUT_NUMBER(PLACE, r, j) _mm256_storeu_ps(to + PLACE(4 * (r) + (j), v), NUMBER(r, j))
+#define PUT_QUAD(PLACE, QUAD, r)   \
+    {                              \
+        __m256i b = QUAD(p, v, r); \
+        PUT_NUMBER(PLACE, r, 0);   \
+        PUT_NUMBER(PLACE, r, 1);   \
+        PUT_NUMBER(PLACE, r, 2);   \
+        PUT_NUMBER(PLACE, r, 3);   \
+    }
+#define PANEL_QUAD_4(r) PUT_QUAD(PANEL_AT, quad_4, r)
+#define PANEL_QUAD_5(r) PUT_QUAD(PANEL_AT, quad_5, r)
+#define PANEL_QUAD_6(r) PUT_QUAD(PANEL_AT, quad_6, r)
+#define ROWS_AT(k, v)   ((k)*GROUP + (v)*8)
+#define ROWS_QUAD_4(r)  PUT_QUAD(ROWS_AT, quad_4, r)
+#define ROWS_QUAD_5(r)  PUT_QUAD(ROWS_AT, quad_5, r)
+#define ROWS_QUAD_6(r)  PUT_QUAD(ROWS_AT, quad_6, r)
+#define DEFINE_EXPAND_QUADS(NAME, BEGIN, PUT_R)     \
+    static void NAME(const uint8_t *p, float *to) { \
+        for (uint32_t v = 0; v < 4; v++) {          \
+            BEGIN                                   \
+            QUADS_ALL(PUT_R)                        \
+        }                                           \
+    }
+
+#define NUMBER(r, j) quad_float(b, j)
+DEFINE_EXPAND_QUADS(expand_u4, , PANEL_QUAD_4)
+DEFINE_EXPAND_QUADS(expand_u5, , PANEL_QUAD_5)
+DEFINE_EXPAND_QUADS(rows_u4, , ROWS_QUAD_4)
+DEFINE_EXPAND_QUADS(rows_u5, , ROWS_QUAD_5)
+#undef NUMBER
+#define NUMBER(r, j) _mm256_sub_ps(quad_float(b, j), _mm256_set1_ps(16))
+DEFINE_EXPAND_QUADS(expand_q5_0, , PANEL_QUAD_5)
+DEFINE_EXPAND_QUADS(rows_q5_0, , ROWS_QUAD_5)
+#undef NUMBER
+#define NUMBER(r, j) q6_number(b, j, scale[(r) / 4], offset[(r) / 4])
+#define BEGIN_Q6                                                                     \
+    const uint8_t *at = p + pack_scales_at(DTYPE_Q6_K) + 8 * v;                      \
+    const __m256 scale[] = {quad_signed_scales(at), quad_signed_scales(at + GROUP)}; \
+    const __m256 offset[] = {q6_offset(scale[0]), q6_offset(scale[1])};
+DEFINE_EXPAND_QUADS(expand_q6_k, BEGIN_Q6, PANEL_QUAD_6)
+DEFINE_EXPAND_QUADS(rows_q6_k, BEGIN_Q6, ROWS_QUAD_6)
+
 typedef void (*expand_fn)(const uint8_t *step, float *panel);
 static const expand_fn expand[DTYPE_COUNT] = {
     [DTYPE_F32] = expand_f32,   [DTYPE_F16] = expand_f16,   [DTYPE_BF16] = expand_bf16,
     [DTYPE_Q8_0] = expand_q8_0, [DTYPE_Q4_0] = expand_q4_0, [DTYPE_Q4_1] = expand_q4_1,
+    [DTYPE_Q5_0] = expand_q5_0, [DTYPE_Q5_1] = expand_u5,   [DTYPE_Q4_K] = expand_u4,
+    [DTYPE_Q5_K] = expand_u5,   [DTYPE_Q6_K] = expand_q6_k,
+};
+static const expand_fn expand_rows[DTYPE_COUNT] = {
+    [DTYPE_Q5_0] = rows_q5_0, [DTYPE_Q5_1] = rows_u5,   [DTYPE_Q4_K] = rows_u4,
+    [DTYPE_Q5_K] = rows_u5,   [DTYPE_Q6_K] = rows_q6_k,
 };
 
 /* Scales (ones where the type has none) and minima (NULL where it has none) of a step. */
@@ -294,14 +440,43 @@ struct step_scales {
     bool minima;
 };
 
-static void load_scales(enum dtype dtype, const uint8_t *step, struct step_scales *s) {
-    s->minima = dtype == DTYPE_Q4_1;
+/* The products with a K type's own scales and minima are exact. */
+static void load_head_scales(enum dtype dtype, const uint8_t *head, const uint8_t *step, float *d,
+                             float *m) {
+    const uint8_t *p = step + pack_scales_at(dtype);
+    for (uint32_t v = 0; v < 4; v++) {
+        __m256 dv = HALF_AT(head + 16 * v);
+        if (block_has_minima(dtype)) {
+            dv = _mm256_mul_ps(dv, quad_scales(p + 8 * v));
+            __m256 mv = _mm256_mul_ps(HALF_AT(head + 64 + 16 * v), quad_scales(p + GROUP + 8 * v));
+            _mm256_storeu_ps(m + 8 * v, _mm256_xor_ps(mv, _mm256_set1_ps(-0.0f)));
+        }
+        _mm256_storeu_ps(d + 8 * v, dv);
+    }
+}
+
+static void load_scales(enum dtype dtype, const uint8_t *head, const uint8_t *step,
+                        struct step_scales *s) {
+    s->minima = block_has_minima(dtype);
+    if (pack_head_bytes(dtype)) {
+        load_head_scales(dtype, head, step, s->d, s->m);
+        return;
+    }
     bool scaled = dtype_block(dtype) > 1;
-    const uint8_t *p = step + (dtype == DTYPE_Q8_0 ? 1024 : 512);
+    const uint8_t *p = step + pack_scales_at(dtype);
     for (uint32_t v = 0; v < 4; v++) {
         _mm256_storeu_ps(s->d + 8 * v, scaled ? HALF_AT(p + 16 * v) : _mm256_set1_ps(1.0f));
         if (s->minima) _mm256_storeu_ps(s->m + 8 * v, HALF_AT(p + 64 + 16 * v));
     }
+}
+
+void avx2_expand_rows(enum dtype dtype, const uint8_t *head, const uint8_t *step, float (*w)[GROUP],
+                      float *d, float *m) {
+    struct step_scales s;
+    expand_rows[dtype](step, w[0]);
+    load_scales(dtype, head, step, &s);
+    memcpy(d, s.d, sizeof s.d);
+    if (s.minima) memcpy(m, s.m, sizeof s.m);
 }
 
 /* ---- tiles of 3 to 6 rows x 16 columns -------------------------------------------------------- */
@@ -375,10 +550,12 @@ void avx2_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_r
     }
     float panel[2 * HALF_FLOATS] __attribute__((aligned(MEMORY_ALIGN)));
     struct step_scales scales;
+    const uint8_t *head = step;
     for (uint32_t s = 0; s < n_steps; s++, step += bytes) {
+        if (s % PACK_HEAD_STEPS == 0) head = step, step += pack_head_bytes(m->dtype);
         prefetch_step(step, bytes);
         expand[m->dtype](step, panel);
-        load_scales(m->dtype, step, &scales);
+        load_scales(m->dtype, head, step, &scales);
         for (uint32_t i = 0, n; i < in->n_rows; i += n) {
             n = even_rows(in->n_rows - i, AVX2_TILE);
             for (uint32_t half = 0; half < 2; half++)

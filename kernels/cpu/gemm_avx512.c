@@ -10,7 +10,8 @@
  *                floats): a read of the stream.
  *   more rows    a panel of one step, expanded into the first-level cache and used by all tiles:
  *                [k 32][column 32] f32, then d and m. Bound by FMA: 12 of them for 8 loads.
- * Float32 weights are such a panel as they lie. */
+ * Float32 weights are such a panel as they lie. Of the types that are only read (q5_0 .. q6_k) avx2
+ * expands the panels, and takes few rows. */
 #include <string.h>
 
 #include "kernels/cpu/avx512.h"
@@ -243,7 +244,12 @@ static const expand_fn expand[DTYPE_COUNT] = {
     [DTYPE_Q4_0] = expand_q4_0, [DTYPE_Q4_1] = expand_q4_1,
 };
 
-static void fill_panel(enum dtype dtype, const uint8_t *step, struct panel *panel) {
+static void fill_panel(enum dtype dtype, const uint8_t *head, const uint8_t *step,
+                       struct panel *panel) {
+    if (block_is_read_only(dtype)) {
+        avx2_expand_rows(dtype, head, step, panel->w, panel->d, panel->m);
+        return;
+    }
     const uint8_t *p = expand[dtype](step, panel);
     if (dtype_block(dtype) == 1) return;
     _mm512_store_ps(panel->d, f16_at(p));
@@ -257,6 +263,10 @@ void avx512_gemm_group(const struct matrix *m, uint32_t group, const struct gemm
                        float (*acc)[GROUP]) {
     const uint8_t *at = (const uint8_t *)m->data + group * m->group_bytes;
     uint32_t n_steps = (uint32_t)div_ceil(m->cols, GROUP), bytes = pack_step_bytes(m->dtype);
+    if (in->n_rows <= DIRECT && block_is_read_only(m->dtype)) {
+        avx2_gemm_group(m, group, in, acc); /* a read of the stream, in half the width */
+        return;
+    }
     memset(acc, 0, in->n_rows * sizeof *acc);
     if (in->n_rows <= DIRECT) {
         direct[m->dtype][in->n_rows](at, 0, n_steps, in, 0, acc);
@@ -264,10 +274,12 @@ void avx512_gemm_group(const struct matrix *m, uint32_t group, const struct gemm
     }
     struct panel panel __attribute__((aligned(MEMORY_ALIGN)));
     bool as_it_lies = m->dtype == DTYPE_F32;
-    int scales = m->dtype == DTYPE_Q4_1 ? 2 : dtype_block(m->dtype) > 1;
+    int scales = block_has_minima(m->dtype) ? 2 : dtype_block(m->dtype) > 1;
+    const uint8_t *head = at;
     for (uint32_t s = 0; s < n_steps; s++, at += bytes) {
+        if (s % PACK_HEAD_STEPS == 0) head = at, at += pack_head_bytes(m->dtype);
         prefetch_step(at, bytes);
-        if (!as_it_lies) fill_panel(m->dtype, at, &panel);
+        if (!as_it_lies) fill_panel(m->dtype, head, at, &panel);
         const uint8_t *from = as_it_lies ? at : (const uint8_t *)&panel;
         for (uint32_t i = 0, n; i < in->n_rows; i += n) {
             n = even_rows(in->n_rows - i, TILE);

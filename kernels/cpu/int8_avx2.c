@@ -1,6 +1,6 @@
-/* int8_avx2.c: activations in int8 (cpu.h, struct gemm_rows) against blocks of 8- and 4-bit weights.
+/* int8_avx2.c: activations in int8 (cpu.h, struct gemm_rows) against blocks of 8- to 4-bit weights.
  *
- *   for each step of 32 k:   acc = fma((float)dot * scale, d, acc), then q4_1: fma(m, sums, acc)
+ *   for each step of 32 k:   acc = fma((float)dot * scale, d, acc), with minima fma(m, sums, acc)
  *
  * dot is an exact integer, so any order of its 32 products gives the bits of the definition in
  * ops_ref.c; only the float steps keep theirs. vpmaddubsw wants unsigned x signed bytes and adds
@@ -8,14 +8,16 @@
  *   nibbles  0 .. 15 as they are: eight of them add up to 8 * 2 * 15 * 127 = 30480; q4_0 takes 8
  *            times the sum of x off afterwards
  *   bytes    |w| unsigned, the sign of w moved to x: 2 * 128 * 127 = 32512
+ *   5 bits   0 .. 31: four of them, half of a step, 4 * 2 * 31 * 127 = 31496; q5_0 as q4_0
+ *   6 bits   q - 32 as bytes are treated: four of them 4 * 2 * 32 * 127 = 32512; the half's scale is
+ *            multiplied in where 16 bits become 32; dot is below 2^24, so (float)dot is exact
  *
  * A tile is 1 to 4 rows x 16 columns, half of a step; a run of steps stays in the first-level cache
  * while all tiles of rows go over it. */
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/avx2.h"
-#include "kernels/cpu/pack_avx2.h"
+#include "kernels/cpu/quads_avx2.h"
 
 enum {
     TILE = 4,
@@ -76,6 +78,11 @@ void avx2_quantise(const float *x, uint32_t n_steps, int8_t *q, float *scales, i
 
 /* ---- tiles ------------------------------------------------------------------------------------- */
 
+static inline void prefetch_step(const uint8_t *step, uint32_t bytes) {
+    for (uint32_t i = 0; i < bytes; i += 64)
+        _mm_prefetch((const char *)step + PREFETCH_BYTES + i, _MM_HINT_T0);
+}
+
 /* Four numbers of a row in every dword. */
 static inline __m256i quad(const int8_t *q) {
     int32_t four;
@@ -111,35 +118,39 @@ static inline __m256 f16_at(const uint8_t *p) {
 #define TILE_WIDEN(i)                     \
     u##i = _mm256_madd_epi16(u##i, ones); \
     v##i = _mm256_madd_epi16(v##i, ones);
-#define TILE_LESS_8(i)                                                                \
-    {                                                                                 \
-        __m256i off = _mm256_set1_epi32(8 * in->qsums[(row + (i)) * in->ldsums + s]); \
-        u##i = _mm256_sub_epi32(u##i, off);                                           \
-        v##i = _mm256_sub_epi32(v##i, off);                                           \
+#define TILE_LESS(i, zero)                                                               \
+    {                                                                                    \
+        __m256i off = _mm256_set1_epi32((zero)*in->qsums[(row + (i)) * in->ldsums + s]); \
+        u##i = _mm256_sub_epi32(u##i, off);                                              \
+        v##i = _mm256_sub_epi32(v##i, off);                                              \
     }
-#define TILE_ADD(i)                                                                    \
-    {                                                                                  \
-        float *to = acc[row + (i)] + 16 * half;                                        \
-        __m256 scale = _mm256_set1_ps(in->scales[(row + (i)) * in->ldsums + s]);       \
-        __m256 a = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(u##i), scale), d0, \
-                                   _mm256_loadu_ps(to));                               \
-        __m256 b = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(v##i), scale), d1, \
-                                   _mm256_loadu_ps(to + 8));                           \
-        if (minima) {                                                                  \
-            __m256 sum = _mm256_set1_ps(in->sums[(row + (i)) * in->ldsums + s]);       \
-            a = _mm256_fmadd_ps(f16_at(p + 64), sum, a);                               \
-            b = _mm256_fmadd_ps(f16_at(p + 80), sum, b);                               \
-        }                                                                              \
-        _mm256_storeu_ps(to, a);                                                       \
-        _mm256_storeu_ps(to + 8, b);                                                   \
+#define TILE_LESS_8(i)  TILE_LESS(i, 8)
+#define TILE_LESS_16(i) TILE_LESS(i, 16)
+#define TILE_ADD(i)                                                                      \
+    {                                                                                    \
+        float *to = acc[row + (i)] + 16 * half;                                          \
+        __m256 scale = _mm256_set1_ps(in->scales[(row + (i)) * in->ldsums + s]);         \
+        __m256 a = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(u##i), scale), t.d0, \
+                                   _mm256_loadu_ps(to));                                 \
+        __m256 b = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(v##i), scale), t.d1, \
+                                   _mm256_loadu_ps(to + 8));                             \
+        if (minima) {                                                                    \
+            __m256 sum = _mm256_set1_ps(in->sums[(row + (i)) * in->ldsums + s]);         \
+            a = _mm256_fmadd_ps(t.m0, sum, a);                                           \
+            b = _mm256_fmadd_ps(t.m1, sum, b);                                           \
+        }                                                                                \
+        _mm256_storeu_ps(to, a);                                                         \
+        _mm256_storeu_ps(to + 8, b);                                                     \
     }
 
 #define NUMBERS_BYTES(REPEAT)                              \
+    const uint8_t *p = step + 64 * half;                   \
     for (uint32_t k = 0; k < GROUP; k += 4, p += 128) {    \
         __m256i w0 = avx2_load(p), w1 = avx2_load(p + 32); \
         REPEAT(TILE_BYTES)                                 \
     }
 #define NUMBERS_NIBBLES(REPEAT, FLIP)                                           \
+    const uint8_t *p = step + 64 * half;                                        \
     for (uint32_t k = 0; k < GROUP; p += 128) {                                 \
         __m256i z0 = avx2_load(p), z1 = avx2_load(p + 32);                      \
         const __m256i low = _mm256_set1_epi8(15);                               \
@@ -160,30 +171,129 @@ static inline __m256 f16_at(const uint8_t *p) {
 #define NUMBERS_Q4_0(REPEAT) NUMBERS_NIBBLES(REPEAT, true) REPEAT(TILE_LESS_8)
 #define NUMBERS_Q4_1(REPEAT) NUMBERS_NIBBLES(REPEAT, false)
 
+/* Numbers of 5 and 6 bits. Half a step at a time is summed in 16 bits, then with WIDEN in 32. */
+#define HALF_SUMS(i) __m256i s##i, t##i;
+#define HALF_KEEP(i) s##i = u##i, t##i = v##i, u##i = v##i = _mm256_setzero_si256();
+#define HALF_JOIN(i) u##i = _mm256_add_epi32(u##i, s##i), v##i = _mm256_add_epi32(v##i, t##i);
+#define HALF_SCALE(i) \
+    u##i = _mm256_madd_epi16(u##i, scale0), v##i = _mm256_madd_epi16(v##i, scale1);
+#define TILE_SIGNED(i)                                                                 \
+    {                                                                                  \
+        __m256i x = quad(q##i + k);                                                    \
+        u##i = _mm256_add_epi16(                                                       \
+            u##i, _mm256_maddubs_epi16(_mm256_abs_epi8(w0), _mm256_sign_epi8(x, w0))); \
+        v##i = _mm256_add_epi16(                                                       \
+            v##i, _mm256_maddubs_epi16(_mm256_abs_epi8(w1), _mm256_sign_epi8(x, w1))); \
+    }
+#define QUAD_5(REPEAT, r)                                                           \
+    {                                                                               \
+        const uint32_t k = 4 * (r);                                                 \
+        __m256i w0 = quad_5(step, 2 * half, r), w1 = quad_5(step, 2 * half + 1, r); \
+        REPEAT(TILE_NIBBLES)                                                        \
+    }
+#define QUAD_6(REPEAT, r)                                                  \
+    {                                                                      \
+        const uint32_t k = 4 * (r);                                        \
+        const __m256i zero = _mm256_set1_epi8(32);                         \
+        __m256i w0 = _mm256_sub_epi8(quad_6(step, 2 * half, r), zero);     \
+        __m256i w1 = _mm256_sub_epi8(quad_6(step, 2 * half + 1, r), zero); \
+        REPEAT(TILE_SIGNED)                                                \
+    }
+#define NUMBERS_Q5_1(REPEAT) \
+    REPEAT(HALF_SUMS);       \
+    QUAD_5(REPEAT, 0);       \
+    QUAD_5(REPEAT, 1);       \
+    QUAD_5(REPEAT, 2);       \
+    QUAD_5(REPEAT, 3);       \
+    REPEAT(TILE_WIDEN);      \
+    REPEAT(HALF_KEEP);       \
+    QUAD_5(REPEAT, 4);       \
+    QUAD_5(REPEAT, 5);       \
+    QUAD_5(REPEAT, 6);       \
+    QUAD_5(REPEAT, 7);       \
+    REPEAT(TILE_WIDEN);      \
+    REPEAT(HALF_JOIN);
+#define NUMBERS_Q5_0(REPEAT) NUMBERS_Q5_1(REPEAT) REPEAT(TILE_LESS_16)
+#define NUMBERS_Q6_K(REPEAT)                                                \
+    const uint8_t *scales = step + pack_scales_at(DTYPE_Q6_K) + 16 * half;  \
+    __m256i scale0 = pair_scales(scales), scale1 = pair_scales(scales + 8); \
+    REPEAT(HALF_SUMS);                                                      \
+    QUAD_6(REPEAT, 0);                                                      \
+    QUAD_6(REPEAT, 1);                                                      \
+    QUAD_6(REPEAT, 2);                                                      \
+    QUAD_6(REPEAT, 3);                                                      \
+    REPEAT(HALF_SCALE);                                                     \
+    REPEAT(HALF_KEEP);                                                      \
+    scale0 = pair_scales(scales + GROUP);                                   \
+    scale1 = pair_scales(scales + GROUP + 8);                               \
+    QUAD_6(REPEAT, 4);                                                      \
+    QUAD_6(REPEAT, 5);                                                      \
+    QUAD_6(REPEAT, 6);                                                      \
+    QUAD_6(REPEAT, 7);                                                      \
+    REPEAT(HALF_SCALE);                                                     \
+    REPEAT(HALF_JOIN);
+
+/* int8 scales of eight columns, each in both halves of its dword. */
+static inline __m256i pair_scales(const uint8_t *p) {
+    const __m256i both = _mm256_set_epi8(13, 12, 13, 12, 9, 8, 9, 8, 5, 4, 5, 4, 1, 0, 1, 0, 13, 12,
+                                         13, 12, 9, 8, 9, 8, 5, 4, 5, 4, 1, 0, 1, 0);
+    __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    return _mm256_shuffle_epi8(_mm256_cvtepi8_epi32(bytes), both);
+}
+
+/* What a tile's two column vectors are multiplied by, and their minima where the type has some. */
+struct tile_scales {
+    __m256 d0, d1, m0, m1;
+};
+
+static inline struct tile_scales scales_of(enum dtype dtype, const uint8_t *head,
+                                           const uint8_t *step, uint32_t half) {
+    const uint8_t *own = step + pack_scales_at(dtype);
+    bool minima = block_has_minima(dtype), k_type = pack_head_bytes(dtype) > 0;
+    const uint8_t *f16 = (k_type ? head : own) + 32 * half;
+    struct tile_scales t = {.d0 = f16_at(f16), .d1 = f16_at(f16 + 16)};
+    if (!minima) return t;
+    t.m0 = f16_at(f16 + 64), t.m1 = f16_at(f16 + 80);
+    if (!k_type) return t;
+    own += 16 * half;
+    t.d0 = _mm256_mul_ps(t.d0, quad_scales(own));
+    t.d1 = _mm256_mul_ps(t.d1, quad_scales(own + 8));
+    const __m256 minus = _mm256_set1_ps(-0.0f);
+    t.m0 = _mm256_mul_ps(_mm256_xor_ps(t.m0, minus), quad_scales(own + GROUP));
+    t.m1 = _mm256_mul_ps(_mm256_xor_ps(t.m1, minus), quad_scales(own + GROUP + 8));
+    return t;
+}
+
 /* Rows row .. row + R - 1, columns 16 half .. 16 half + 15, steps s .. end - 1 from `step` on. */
-#define DEFINE_TILE(NAME, R, REPEAT, BYTES, MINIMA, NUMBERS)                               \
+#define DEFINE_TILE(NAME, R, REPEAT, DTYPE, NUMBERS)                                       \
     static void NAME##_##R(const uint8_t *step, uint32_t s, uint32_t end, uint32_t half,   \
                            const struct gemm_rows *in, uint32_t row, float(*acc)[GROUP]) { \
         const __m256i ones = _mm256_set1_epi16(1);                                         \
-        const bool minima = MINIMA;                                                        \
-        for (; s < end; s++, step += (BYTES)) {                                            \
-            const uint8_t *p = step + 64 * half;                                           \
-            _mm_prefetch((const char *)p + PREFETCH_BYTES, _MM_HINT_T0);                   \
+        const bool minima = block_has_minima(DTYPE);                                       \
+        const uint8_t *head = step;                                                        \
+        (void)ones;                                                                        \
+        for (; s < end; s++, step += pack_step_bytes(DTYPE)) {                             \
+            if (s % PACK_HEAD_STEPS == 0) head = step, step += pack_head_bytes(DTYPE);     \
+            if (half == 0 && row == 0) prefetch_step(step, pack_step_bytes(DTYPE));        \
             REPEAT(TILE_Q)                                                                 \
             NUMBERS(REPEAT)                                                                \
-            p -= 32 * half; /* f16 after dwords */                                         \
-            __m256 d0 = f16_at(p), d1 = f16_at(p + 16);                                    \
+            const struct tile_scales t = scales_of(DTYPE, head, step, half);               \
             REPEAT(TILE_ADD)                                                               \
         }                                                                                  \
     }
-#define DEFINE_TILES(NAME, BYTES, MINIMA, NUMBERS)              \
-    DEFINE_TILE(NAME, 1, AVX2_REPEAT_1, BYTES, MINIMA, NUMBERS) \
-    DEFINE_TILE(NAME, 2, AVX2_REPEAT_2, BYTES, MINIMA, NUMBERS) \
-    DEFINE_TILE(NAME, 3, AVX2_REPEAT_3, BYTES, MINIMA, NUMBERS) \
-    DEFINE_TILE(NAME, 4, AVX2_REPEAT_4, BYTES, MINIMA, NUMBERS)
-DEFINE_TILES(q8_0, 1088, false, NUMBERS_Q8_0)
-DEFINE_TILES(q4_0, 576, false, NUMBERS_Q4_0)
-DEFINE_TILES(q4_1, 640, true, NUMBERS_Q4_1)
+#define DEFINE_TILES(NAME, DTYPE, NUMBERS)              \
+    DEFINE_TILE(NAME, 1, AVX2_REPEAT_1, DTYPE, NUMBERS) \
+    DEFINE_TILE(NAME, 2, AVX2_REPEAT_2, DTYPE, NUMBERS) \
+    DEFINE_TILE(NAME, 3, AVX2_REPEAT_3, DTYPE, NUMBERS) \
+    DEFINE_TILE(NAME, 4, AVX2_REPEAT_4, DTYPE, NUMBERS)
+DEFINE_TILES(q8_0, DTYPE_Q8_0, NUMBERS_Q8_0)
+DEFINE_TILES(q4_0, DTYPE_Q4_0, NUMBERS_Q4_0)
+DEFINE_TILES(q4_1, DTYPE_Q4_1, NUMBERS_Q4_1)
+DEFINE_TILES(q5_0, DTYPE_Q5_0, NUMBERS_Q5_0)
+DEFINE_TILES(q5_1, DTYPE_Q5_1, NUMBERS_Q5_1)
+DEFINE_TILES(q4_k, DTYPE_Q4_K, NUMBERS_Q4_1)
+DEFINE_TILES(q5_k, DTYPE_Q5_K, NUMBERS_Q5_1)
+DEFINE_TILES(q6_k, DTYPE_Q6_K, NUMBERS_Q6_K)
 
 typedef void (*tile_fn)(const uint8_t *step, uint32_t s, uint32_t end, uint32_t half,
                         const struct gemm_rows *in, uint32_t row, float (*acc)[GROUP]);
@@ -191,14 +301,19 @@ static const tile_fn tiles[DTYPE_COUNT][TILE + 1] = {
     [DTYPE_Q8_0] = {NULL, q8_0_1, q8_0_2, q8_0_3, q8_0_4},
     [DTYPE_Q4_0] = {NULL, q4_0_1, q4_0_2, q4_0_3, q4_0_4},
     [DTYPE_Q4_1] = {NULL, q4_1_1, q4_1_2, q4_1_3, q4_1_4},
+    [DTYPE_Q5_0] = {NULL, q5_0_1, q5_0_2, q5_0_3, q5_0_4},
+    [DTYPE_Q5_1] = {NULL, q5_1_1, q5_1_2, q5_1_3, q5_1_4},
+    [DTYPE_Q4_K] = {NULL, q4_k_1, q4_k_2, q4_k_3, q4_k_4},
+    [DTYPE_Q5_K] = {NULL, q5_k_1, q5_k_2, q5_k_3, q5_k_4},
+    [DTYPE_Q6_K] = {NULL, q6_k_1, q6_k_2, q6_k_3, q6_k_4},
 };
 
 void avx2_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                     float (*acc)[GROUP]) {
     const uint8_t *at = (const uint8_t *)m->data + group * m->group_bytes;
-    uint32_t n_steps = m->cols / GROUP, bytes = pack_step_bytes(m->dtype), run = RUN_BYTES / bytes;
+    uint32_t n_steps = m->cols / GROUP, run = pack_run(m->dtype, RUN_BYTES);
     memset(acc, 0, in->n_rows * sizeof *acc);
-    for (uint32_t s = 0; s < n_steps; s += run, at += (size_t)run * bytes) {
+    for (uint32_t s = 0; s < n_steps; s += run, at += pack_bytes(m->dtype, run)) {
         uint32_t end = n_steps - s < run ? n_steps : s + run;
         for (uint32_t i = 0, n; i < in->n_rows; i += n) {
             n = even_rows(in->n_rows - i, TILE);

@@ -1,5 +1,6 @@
 /* int8_avx512_vnni.c: activations in int8 against blocks of 8- and 4-bit weights, by vpdpbusd: four
- * products of unsigned x signed bytes added to a dword, exactly. Definition and bits: int8_avx2.c.
+ * products of unsigned x signed bytes added to a dword, exactly. Definition and bits: int8_avx2.c, whose
+ * tiles also take the types that are only read (q5_0 .. q6_k).
  *
  *   columns     | register 0: 0 .. 15 | register 1: 16 .. 31 |     a tile: 1 to 6 rows, with
  *   for a quad  u += 4 bytes of w (unsigned) . 4 bytes of x        2 integers and 2 floats a row in
@@ -123,6 +124,10 @@ static const tile_fn tiles[DTYPE_COUNT][TILE + 1] = {
 
 void avx512_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                       float (*acc)[GROUP]) {
+    if (block_is_read_only(m->dtype)) {
+        avx2_gemm_int8(m, group, in, acc);
+        return;
+    }
     const uint8_t *at = (const uint8_t *)m->data + group * m->group_bytes;
     uint32_t n_steps = m->cols / GROUP, bytes = pack_step_bytes(m->dtype), run = RUN_BYTES / bytes;
     memset(acc, 0, in->n_rows * sizeof *acc);

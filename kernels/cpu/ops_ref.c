@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/blocks.h"
 #include "kernels/cpu/cpu.h"
 
 /* int8: the file's blocks as they are; else float32. */
@@ -108,6 +109,30 @@ static float load_f16(const uint8_t *p) {
     return f16_to_f32((uint16_t)(p[0] | p[1] << 8));
 }
 
+/* The same sums of a type that is only read, of all rows of in: a step is taken apart once. */
+static void gemm_int8_steps(const struct matrix *m, uint32_t row, const struct gemm_rows *in,
+                            float (*acc)[GROUP]) {
+    uint32_t block_steps = dtype_block(m->dtype) / GROUP, j = row % GROUP;
+    size_t block_bytes = dtype_row_bytes(m->dtype, dtype_block(m->dtype));
+    const uint8_t *block =
+        (const uint8_t *)m->data + (size_t)row * dtype_row_bytes(m->dtype, m->cols);
+    struct block_step w;
+    for (uint32_t i = 0; i < in->n_rows; i++)
+        acc[i][j] = 0;
+    for (uint32_t s = 0; s < m->cols / GROUP; s++) {
+        block_step(m->dtype, block + s / block_steps * block_bytes, s % block_steps, &w);
+        for (uint32_t i = 0; i < in->n_rows; i++) {
+            const int8_t *x = in->q + i * in->ldx + s * GROUP;
+            size_t at = i * in->ldsums + s;
+            int32_t dot = 0;
+            for (uint32_t k = 0; k < GROUP; k++)
+                dot += x[k] * w.n[k];
+            acc[i][j] = fmaf((float)dot * in->scales[at], w.d, acc[i][j]);
+            if (block_has_minima(m->dtype)) acc[i][j] = fmaf(w.m, in->sums[at], acc[i][j]);
+        }
+    }
+}
+
 /* Output column `row` of the matrix for row i of in; the order of the floats is the definition. */
 static float gemm_int8_one(const struct matrix *m, uint32_t row, const struct gemm_rows *in,
                            uint32_t i) {
@@ -126,11 +151,13 @@ static float gemm_int8_one(const struct matrix *m, uint32_t row, const struct ge
 
 static void gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                       float (*acc)[GROUP]) {
-    for (uint32_t i = 0; i < in->n_rows; i++)
-        for (uint32_t j = 0; j < GROUP; j++) {
-            uint32_t row = group * GROUP + j;
+    for (uint32_t j = 0; j < GROUP; j++) {
+        uint32_t row = group * GROUP + j;
+        bool steps = row < m->rows && block_is_read_only(m->dtype);
+        if (steps) gemm_int8_steps(m, row, in, acc);
+        for (uint32_t i = 0; !steps && i < in->n_rows; i++)
             acc[i][j] = row < m->rows ? gemm_int8_one(m, row, in, i) : 0;
-        }
+    }
 }
 
 static void rmsnorm(const float *x, const float *g, uint32_t n, float eps, float *out) {

@@ -5,6 +5,7 @@
  * counts; what one row's numbers are does not: every operation is defined row by row. */
 #include <string.h>
 
+#include "kernels/blocks.h"
 #include "kernels/cpu/cpu.h"
 
 /* ---- phases over rows ------------------------------------------------------------------------- */
@@ -26,7 +27,7 @@ enum { NEED_SUMS = 1, NEED_INT8 = 2 };
 
 static unsigned needs_of(const struct matrix *m) {
     if (!m) return 0;
-    return m->int8 ? NEED_INT8 : m->dtype == DTYPE_Q4_1 ? NEED_SUMS : 0;
+    return m->int8 ? NEED_INT8 : block_has_minima(m->dtype) ? NEED_SUMS : 0;
 }
 
 /* Rows x [n_steps * GROUP] of row number `row` made ready for its matrices. */

@@ -86,7 +86,7 @@ static struct attend_kernel merge_kernel(uint32_t ep, enum dtype act) {
 
 static struct attend_kernel kernel_of(const struct device *dev, uint32_t kind) {
     const enum dtype kv = dev->limits.kv_dtype;
-    if (dev->act == DTYPE_BF16 && kv != DTYPE_F32)
+    if (dev->act == DTYPE_BF16 && kv != DTYPE_F32 && dev->head_pad <= MMA_HEAD_MAX)
         return attend_mma_kernel(dev->head_pad, kv == DTYPE_Q8_0, kind, dev->sm);
     return attend_f32_kernel(dev->head_pad, dev->act, kv, kind);
 }

@@ -1,6 +1,6 @@
 /* attend.h: what the attention kernels share: their arguments, where a page lies, and how splits of
- * positions merge. attend_mma.cu: tensor cores, for bf16 rows over bf16 or 8-bit KV. attend_f32.cu:
- * all other types. attend.cu: the merge of parts in memory, and the launches.
+ * positions merge. attend_mma.cu: tensor cores, for bf16 rows over bf16 or 8-bit KV, heads of up to
+ * MMA_HEAD_MAX. attend_f32.cu: all else. attend.cu: the merge of parts in memory, and the launches.
  *
  *   o[row, H, :] = sum_t softmax_t(q[row, H, :] . k[t, g, :] / sqrt(head_dim)) v[t, g, :]
  *                                                   g = H / group, lo[row] <= t < hi[row]
@@ -26,6 +26,7 @@
 
 #include "kernels/cuda/cuda.h"
 
+enum { MMA_HEAD_MAX = 128 };
 enum { TILE_PAGES = KV_TILE / PAGE_TOKENS, SPLIT_TILES = SPLIT / KV_TILE };
 static_assert(KV_TILE % PAGE_TOKENS == 0, "a softmax tile is whole pages");
 static_assert(SPLIT % KV_TILE == 0, "a split is whole softmax tiles");

@@ -224,7 +224,7 @@ GPU_INLINE void f32_item(const struct attend_args *a, uint32_t number, uint32_t 
 }
 
 template <class ACT, class KV, int PER>
-static __global__ void __launch_bounds__(THREADS) attend_f32(struct attend_args a) {
+static __global__ void __launch_bounds__(THREADS, PER > 4 ? 2 : 3) attend_f32(struct attend_args a) {
     GPU_DYN_SHARED(float, shared);
     const uint32_t first = attend_first_item(&a), n_items = a.counts->n_items[a.kind];
     for (uint32_t i = blockIdx.x; i < n_items; i += gridDim.x)
@@ -233,15 +233,22 @@ static __global__ void __launch_bounds__(THREADS) attend_f32(struct attend_args 
 
 /* ---- choice ----------------------------------------------------------------------------------- */
 
-template <class ACT, class KV> static struct attend_kernel kernel_of(uint32_t ep, uint32_t kind) {
+template <class ACT, class KV, int PER>
+static struct attend_kernel kernel_of(uint32_t ep, uint32_t kind) {
     const uint32_t floats = KV_TILE * (ep + 4) + ROWS * ep + ROWS * KV_TILE;
-    struct attend_kernel k = {attend_f32<ACT, KV, 4>, THREADS, 1u << kind, floats * 4, 1};
-    if (ep > 4 * WARP) k.run = attend_f32<ACT, KV, 8>;
-    return k;
+    return {attend_f32<ACT, KV, PER>, THREADS, 1u << kind, floats * 4, 1};
 }
 struct attend_kernel attend_f32_kernel(uint32_t ep, enum dtype act, enum dtype kv, uint32_t kind) {
-    if (act == DTYPE_BF16) return kernel_of<bf16, float>(ep, kind);
-    if (kv == DTYPE_F32) return kernel_of<float, float>(ep, kind);
-    if (kv == DTYPE_BF16) return kernel_of<float, bf16>(ep, kind);
-    return kernel_of<float, int8_t>(ep, kind);
+    const bool large = ep > MMA_HEAD_MAX;
+    if (act == DTYPE_BF16) {
+        if (!large) return kernel_of<bf16, float, 4>(ep, kind);
+        if (kv == DTYPE_F32) return kernel_of<bf16, float, 8>(ep, kind);
+        if (kv == DTYPE_BF16) return kernel_of<bf16, bf16, 8>(ep, kind);
+        return kernel_of<bf16, int8_t, 8>(ep, kind);
+    }
+    if (kv == DTYPE_F32)
+        return large ? kernel_of<float, float, 8>(ep, kind) : kernel_of<float, float, 4>(ep, kind);
+    if (kv == DTYPE_BF16)
+        return large ? kernel_of<float, bf16, 8>(ep, kind) : kernel_of<float, bf16, 4>(ep, kind);
+    return large ? kernel_of<float, int8_t, 8>(ep, kind) : kernel_of<float, int8_t, 4>(ep, kind);
 }

@@ -24,8 +24,9 @@
  * the same order. Of V (transposed) it gets elements 2g, 2g + 1 of positions 2t, 2t + 1: even bytes
  * are B of one mma, odd ones that of the next, whose columns are then elements 0 2 4 .. and 1 3 5 ..
  *
- * HEAD is head_dim rounded up. From 128 on the sums over all splits, above 128 Q, too, lie in shared
- * memory in the order of the threads, since registers do not suffice. */
+ * HEAD is head_dim rounded up to 16, 64 or 128 (chunks beyond ep are zero, and cost no bytes of KV);
+ * larger heads are attend_f32.cu's. At 128 the sums over all splits lie in shared memory in the order of
+ * the threads, since registers do not suffice. */
 #include "kernels/cuda/gpu.h"
 
 #include "kernels/cuda/attend.h"
@@ -37,11 +38,10 @@ template <int HEAD_, bool BYTES_> struct mma_layout {
         CHUNKS = HEAD * (BYTES ? 1 : 2) / 16, /* of 16 bytes, a position */
         ROW = 16 * CHUNKS + 16,
         BUFFER = KV_TILE * ROW + (BYTES ? KV_TILE * 2 : 0), /* scales behind */
-        Q_SHARED = HEAD > 128,
         ALL_SHARED = HEAD >= 128,
-        THREAD_Q = Q_SHARED ? 16 * (HEAD / 16) : 0,    /* bytes */
         THREAD_ALL = ALL_SHARED ? 16 * (HEAD / 8) : 0, /* bytes */
     };
+    static_assert((CHUNKS & (CHUNKS - 1)) == 0, "a warp is whole positions");
 };
 
 /* 32 pages from a multiple on, one a lane, and the next 32. */
@@ -58,11 +58,8 @@ GPU_INLINE uint32_t lane_page(const struct attend_args *a, const struct attend_w
 template <class L>
 GPU_INLINE void fill(char *buffer, const struct attend_args *a, const struct attend_walk *w,
                      uint32_t tile, uint32_t kv_head, uint32_t pages, bool v) {
-    const int lanes = L::CHUNKS > 16  ? 32
-                      : L::CHUNKS > 8 ? 16
-                      : L::CHUNKS > 4 ? 8
-                                      : L::CHUNKS; /* a power of 2 */
-    const int thread = (int)threadIdx.x, chunk = thread % lanes, step = (int)blockDim.x / lanes;
+    const int thread = (int)threadIdx.x, chunk = thread % L::CHUNKS,
+              step = (int)blockDim.x / L::CHUNKS;
     const uint32_t row_bytes = a->ep * (L::BYTES ? 1 : 2), n_known = w->tile.hi - w->tile.lo;
     const bool within = 16 * (uint32_t)chunk < row_bytes;
     const size_t at = (v ? a->value_bytes : 0) + 16 * (size_t)chunk,
@@ -71,11 +68,9 @@ GPU_INLINE void fill(char *buffer, const struct attend_args *a, const struct att
         const char *const page = attend_address(
             a, __shfl_sync(FULL_MASK, pages, (int)(tile % WINDOW) * TILE_PAGES + p), kv_head);
         const uint32_t pos = tile * KV_TILE + (uint32_t)(p * PAGE_TOKENS);
-        if (chunk < L::CHUNKS)
-            for (int row = thread / lanes; row < PAGE_TOKENS; row += step)
-                cp_async16(buffer + row * L::ROW + 16 * chunk,
-                           page + at + (uint32_t)row * row_bytes,
-                           within && pos + (uint32_t)row - w->tile.lo < n_known);
+        for (int row = thread / L::CHUNKS; row < PAGE_TOKENS; row += step)
+            cp_async16(buffer + row * L::ROW + 16 * chunk, page + at + (uint32_t)row * row_bytes,
+                       within && pos + (uint32_t)row - w->tile.lo < n_known);
         if (L::BYTES && thread < 2) /* eight scales each */
             cp_async16(buffer + (KV_TILE - p * PAGE_TOKENS) * L::ROW + 2 * PAGE_TOKENS * p +
                            16 * thread,
@@ -116,23 +111,14 @@ GPU_INLINE void load_q(uint32_t out[4], const struct attend_args *a, const bf16 
 
 /* s = 16 rows of q . K^T. */
 template <class L>
-GPU_INLINE void multiply_k(float (*s)[4], const uint32_t (*q)[4], const uint4 *q_shared,
-                           const char *k) {
+GPU_INLINE void multiply_k(float (*s)[4], const uint32_t (*q)[4], const char *k) {
     const int lane = (int)threadIdx.x % WARP;
     GPU_UNROLL
     for (int i = 0; i < KV_TILE / 2; i++)
         s[i / 4][i % 4] = 0.0f;
     GPU_UNROLL
     for (int step = 0; step < L::HEAD / 16; step++) {
-        uint32_t a[4], b[4], wide[2];
-        if (L::Q_SHARED) {
-            const uint4 v = q_shared[step * (int)blockDim.x + (int)threadIdx.x];
-            a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
-        } else {
-            GPU_UNROLL
-            for (int i = 0; i < 4; i++)
-                a[i] = q[step][i];
-        }
+        uint32_t b[4], wide[2];
         if (L::BYTES) {
             GPU_UNROLL
             for (int n = 0; n < KV_TILE / 8; n += 4) {
@@ -140,7 +126,7 @@ GPU_INLINE void multiply_k(float (*s)[4], const uint32_t (*q)[4], const uint4 *q
                 GPU_UNROLL
                 for (int j = 0; j < 4; j++) {
                     bf16_of_spaced_bytes(wide, b[j]);
-                    mma_m16n8k16(s[n + j], a, wide);
+                    mma_m16n8k16(s[n + j], q[step], wide);
                 }
             }
         } else {
@@ -148,8 +134,8 @@ GPU_INLINE void multiply_k(float (*s)[4], const uint32_t (*q)[4], const uint4 *q
             for (int n = 0; n < KV_TILE / 8; n += 2) {
                 ldmatrix_x4(b, k + (8 * n + lane / 16 * 8 + lane % 8) * L::ROW + 32 * step +
                                    lane / 8 % 2 * 16);
-                mma_m16n8k16(s[n], a, b);
-                mma_m16n8k16(s[n + 1], a, b + 2);
+                mma_m16n8k16(s[n], q[step], b);
+                mma_m16n8k16(s[n + 1], q[step], b + 2);
             }
         }
     }
@@ -355,9 +341,8 @@ GPU_INLINE uint32_t warp_min_of_groups(uint32_t v) {
 
 /* The thread's two rows; those beyond the last are the last one again, and never stored. */
 template <class L>
-GPU_INLINE void begin_rows(struct mma_rows *rows, uint32_t (*q)[4], uint4 *q_shared,
-                           const struct attend_args *a, const struct attend_walk *w,
-                           uint32_t kv_head) {
+GPU_INLINE void begin_rows(struct mma_rows *rows, uint32_t (*q)[4], const struct attend_args *a,
+                           const struct attend_walk *w, uint32_t kv_head) {
     const bf16 *q_at[2];
     GPU_UNROLL
     for (uint32_t r = 0; r < 2; r++) {
@@ -368,16 +353,8 @@ GPU_INLINE void begin_rows(struct mma_rows *rows, uint32_t (*q)[4], uint4 *q_sha
         rows->hi[r] = a->rows[row].hi;
     }
     GPU_UNROLL
-    for (int step = 0; step < L::HEAD / 16; step++) {
-        uint32_t part[4];
-        load_q<L>(part, a, q_at, step);
-        if (L::Q_SHARED)
-            q_shared[step * (int)blockDim.x + (int)threadIdx.x] =
-                make_uint4(part[0], part[1], part[2], part[3]);
-        GPU_UNROLL
-        for (int i = 0; i < 4; i++)
-            if (!L::Q_SHARED) q[step][i] = part[i];
-    }
+    for (int step = 0; step < L::HEAD / 16; step++)
+        load_q<L>(q[step], a, q_at, step);
     rows->least_lo = warp_min_of_groups(min(rows->lo[0], rows->lo[1]));
     rows->most_lo = ~warp_min_of_groups(~max(rows->lo[0], rows->lo[1]));
     rows->least_hi = warp_min_of_groups(min(rows->hi[0], rows->hi[1]));
@@ -392,9 +369,8 @@ GPU_INLINE void mma_item(const struct attend_args *a, uint32_t number, uint32_t 
     const bool in_parts = w.item.part != GPU_NONE;
     const bool works = threadIdx.x / WARP * 16 < w.n_query; /* a warp without rows only copies */
     const int stages = (int)a->stages, first = (int)w.first, end = (int)w.end;
-    uint4 *const q_shared = (uint4 *)(shared + 2 * stages * L::BUFFER);
-    float4 *const all_shared = (float4 *)((char *)q_shared + L::THREAD_Q * (int)blockDim.x);
-    uint32_t q[L::Q_SHARED ? 1 : L::HEAD / 16][4] = {};
+    float4 *const all_shared = (float4 *)(shared + 2 * stages * L::BUFFER);
+    uint32_t q[L::HEAD / 16][4] = {};
     float o[L::HEAD / 8][4], all[L::ALL_SHARED ? 1 : L::HEAD / 8][4], s[KV_TILE / 8][4];
     struct mma_rows rows = {};
     GPU_UNROLL
@@ -419,7 +395,7 @@ GPU_INLINE void mma_item(const struct attend_args *a, uint32_t number, uint32_t 
         const int later = tile + stages;
         const bool active = works && tile >= first && t0 < rows.most_hi && t1 > rows.least_lo;
         if (active) {
-            multiply_k<L>(s, q, q_shared, k);
+            multiply_k<L>(s, q, k);
             if (L::BYTES) multiply_scales<L>(s, k);
             softmax<L>(s, o, &rows, a->scale, (uint32_t)tile,
                        t0 < rows.most_lo || t1 > rows.least_hi);
@@ -440,7 +416,7 @@ GPU_INLINE void mma_item(const struct attend_args *a, uint32_t number, uint32_t 
         wait_for_copies(a->stages); /* the next K is there, and all are done with V */
         if (later < end) fill<L>(v, a, &w, (uint32_t)later, kv_head, window.now, true);
         cp_async_commit();
-        if (tile + 1 == first && works) begin_rows<L>(&rows, q, q_shared, a, &w, kv_head);
+        if (tile + 1 == first && works) begin_rows<L>(&rows, q, a, &w, kv_head);
         slot = slot + 1 == stages ? 0 : slot + 1;
     }
     if (!works) return;
@@ -471,7 +447,7 @@ static __global__ void __launch_bounds__(4 * WARP) attend_mma(struct attend_args
 /* One warp is to have much in flight; four share what they copy, and two blocks are to fit an SM
  * (164 KB before sm_90). */
 template <class L> static uint32_t stages_of(uint32_t kind, int sm) {
-    if (kind > 0) return L::HEAD > 128 || (L::HEAD == 128 && sm < 90) ? 1 : 2;
+    if (kind > 0) return L::HEAD == 128 && sm < 90 ? 1 : 2;
     const uint32_t fit = (64 << 10) / (2 * KV_TILE * 16 * L::CHUNKS);
     return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
@@ -479,8 +455,7 @@ template <int HEAD, bool BYTES> static struct attend_kernel kernel_of(uint32_t k
     typedef mma_layout<HEAD, BYTES> layout;
     struct attend_kernel k = {attend_mma<HEAD, BYTES>, (uint32_t)WARP << kind, 1, 0, 0};
     k.stages = stages_of<layout>(kind, sm);
-    k.shared_bytes = 2 * k.stages * layout::BUFFER +
-                     k.threads * (uint32_t)(layout::THREAD_Q + layout::THREAD_ALL);
+    k.shared_bytes = 2 * k.stages * layout::BUFFER + k.threads * (uint32_t)layout::THREAD_ALL;
     return k;
 }
 template <int HEAD> static struct attend_kernel kernel_for(bool bytes, uint32_t kind, int sm) {
@@ -488,10 +463,6 @@ template <int HEAD> static struct attend_kernel kernel_for(bool bytes, uint32_t 
 }
 struct attend_kernel attend_mma_kernel(uint32_t ep, bool bytes, uint32_t kind, int sm) {
     if (ep <= 16) return kernel_for<16>(bytes, kind, sm);
-    if (ep <= 32) return kernel_for<32>(bytes, kind, sm);
     if (ep <= 64) return kernel_for<64>(bytes, kind, sm);
-    if (ep <= 96) return kernel_for<96>(bytes, kind, sm);
-    if (ep <= 128) return kernel_for<128>(bytes, kind, sm);
-    if (ep <= 192) return kernel_for<192>(bytes, kind, sm);
-    return kernel_for<256>(bytes, kind, sm);
+    return kernel_for<MMA_HEAD_MAX>(bytes, kind, sm);
 }

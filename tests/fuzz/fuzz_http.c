@@ -51,9 +51,14 @@ static void *serve(void *arg) {
 
 static int dial(void) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    REQUIRE(fd >= 0);
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    REQUIRE(fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof at) == 0);
+    /* Other programs of this machine may hold all local ports for a while. */
+    for (int i = 0; connect(fd, (struct sockaddr *)&at, sizeof at) != 0; i++) {
+        REQUIRE(errno == EADDRNOTAVAIL && i < 1200);
+        usleep(50000);
+    }
     struct linger hard = {.l_onoff = 1}; /* reset at close: thousands of TIME_WAITs else */
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
     return fd;

@@ -323,15 +323,17 @@ static std::vector<float> run(scene *s, const std::vector<group_of_rows> &groups
     return out;
 }
 
-static std::vector<float> reference(const scene &s) {
+/* sizes: of each result, the sum of probabilities times |v|. */
+static std::vector<float> reference(const scene &s, std::vector<double> *sizes) {
     const uint32_t e = s.set.head_dim, heads = heads_of(s);
     std::vector<float> out(s.queries.size() * heads * e);
+    sizes->resize(out.size());
     for (size_t row = 0; row < s.queries.size(); row++)
         for (uint32_t h = 0; h < heads; h++) {
             const query &r = s.queries[row];
             const text &t = s.texts[r.text];
             const size_t at = (row * heads + h) * e;
-            std::vector<double> score(r.hi), sum(e);
+            std::vector<double> score(r.hi), sum(e), size(e);
             double most = -INFINITY, total = 0;
             for (uint32_t p = r.lo; p < r.hi; p++) {
                 for (uint32_t i = 0; i < e; i++)
@@ -343,29 +345,36 @@ static std::vector<float> reference(const scene &s) {
             for (uint32_t p = r.lo; p < r.hi; p++) {
                 const double share = exp(score[p] - most);
                 total += share;
-                for (uint32_t i = 0; i < e; i++)
-                    sum[i] += share * t.v[((size_t)p * KV_HEADS + h / s.set.group) * e + i];
+                for (uint32_t i = 0; i < e; i++) {
+                    const double v = t.v[((size_t)p * KV_HEADS + h / s.set.group) * e + i];
+                    sum[i] += share * v;
+                    size[i] += share * fabs(v);
+                }
             }
-            for (uint32_t i = 0; i < e; i++)
+            for (uint32_t i = 0; i < e; i++) {
                 out[at + i] = (float)(sum[i] / total);
+                (*sizes)[at + i] = size[i] / total;
+            }
         }
     return out;
 }
 
-/* bf16: probabilities and the result are each rounded by up to 2^-8 of theirs, and sums of |v| times
- * probabilities are about 1. float32: chains of up to some hundred sums, and 2 units of the power of
- * two. */
+/* bf16: the result, and on tensor cores each probability, is rounded by up to 2^-8 of its size. float32:
+ * chains of up to some hundred sums, and 2 units of the power of two. */
 static void assert_right(const scene &s, const std::vector<float> &got, const char *what) {
-    const std::vector<float> want = reference(s);
-    const bool half = s.set.act == DTYPE_BF16, mma = half && s.set.kv != DTYPE_F32;
-    char name[128];
-    snprintf(name, sizeof name, "%s: act %s, kv %s, head_dim %u, group %u", what,
-             dtype_name(s.set.act), dtype_name(s.set.kv), s.set.head_dim, s.set.group);
-    assert_close(got.data(), want.data(), want.size(), mma ? 0x1p-8 : 1e-5,
-                 mma    ? 0x1p-7
-                 : half ? 0x1p-8
-                        : 1e-5,
-                 name);
+    std::vector<double> sizes;
+    const std::vector<float> want = reference(s, &sizes);
+    const bool half = s.set.act == DTYPE_BF16,
+               mma = half && s.set.kv != DTYPE_F32 && s.set.head_dim <= 128;
+    for (size_t i = 0; i < want.size(); i++) {
+        const double most = (mma ? 0x1p-8 + 1e-5 : 1e-5) * sizes[i] +
+                            (half ? 0x1p-8 + 1e-5 : 1e-5) * fabs((double)want[i]);
+        if (!(fabs((double)got[i] - (double)want[i]) <= most))
+            fail_msg("%s: act %s, kv %s, head_dim %u, group %u: [%zu] is %.9g, expected %.9g "
+                     "within %.3g",
+                     what, dtype_name(s.set.act), dtype_name(s.set.kv), s.set.head_dim, s.set.group,
+                     i, (double)got[i], (double)want[i], most);
+    }
 }
 
 /* All rows, those of a text and `at_most` of them a group. */
@@ -392,9 +401,11 @@ static const struct setting mma_settings[] = {
     {DTYPE_BF16, DTYPE_BF16, 80, 1},  {DTYPE_BF16, DTYPE_Q8_0, 80, 8},
     {DTYPE_BF16, DTYPE_BF16, 16, 8},  {DTYPE_BF16, DTYPE_Q8_0, 16, 3},
 };
+/* Heads above 128 are all the plain kernel's; it is slow here, so most are small. */
 static const struct setting f32_settings[] = {
-    {DTYPE_F32, DTYPE_F32, 64, 2},  {DTYPE_F32, DTYPE_BF16, 80, 4}, {DTYPE_F32, DTYPE_Q8_0, 128, 1},
-    {DTYPE_BF16, DTYPE_F32, 16, 8}, {DTYPE_F32, DTYPE_F32, 10, 3},  {DTYPE_BF16, DTYPE_F32, 144, 1},
+    {DTYPE_F32, DTYPE_F32, 48, 2},  {DTYPE_F32, DTYPE_BF16, 80, 4},
+    {DTYPE_F32, DTYPE_Q8_0, 32, 1}, {DTYPE_BF16, DTYPE_F32, 16, 8},
+    {DTYPE_F32, DTYPE_F32, 10, 3},  {DTYPE_BF16, DTYPE_Q8_0, 130, 1},
 };
 static std::vector<setting> all_settings(void) {
     std::vector<setting> all(mma_settings, mma_settings + ARRAY_LEN(mma_settings));
@@ -427,23 +438,25 @@ static void add_verification(scene *s, uint32_t len, uint32_t n_rows, uint32_t w
     }
 }
 static void tiling_changes_no_bit(void **) {
+    uint32_t n_settings = 0;
     for (const setting &set : all_settings()) {
         scene s = scene_new(set, test_seed() + 1);
-        add_verification(&s, 330, 9, 70, 4); /* spans begin in split 0 and 1, and within tiles */
-        add_verification(&s, 260, 7, 5, 2);  /* the windows move over a split's border */
-        add_verification(&s, 70, 8, 100, 0); /* the window holds all */
+        add_verification(&s, 330, 6, 70, 3); /* spans begin in split 0 and 1, and within tiles */
+        add_verification(&s, 260, 5, 5, 2);  /* the windows move over a split's border */
+        add_verification(&s, 70, 6, 100, 0); /* the window holds all */
         finish(&s);
         const uint32_t alone_kind = least_kind(set.group);
         const std::vector<float> alone = run(&s, grouped(s, 1, alone_kind, false));
         assert_right(s, alone, "alone");
+        /* Tiles full or half full, merged either way: each with every kind in every other setting. */
+        n_settings++;
         for (uint32_t kind = alone_kind; kind < ATTEND_KINDS; kind++)
-            for (int parts = 0; parts < 2; parts++) {
+            for (uint32_t parts = 0; parts < 2; parts++) {
                 const uint32_t most = (16u << kind) / set.group;
-                for (uint32_t n : {most, most / 2 + 1}) {
-                    use_order((int)(kind + n) % N_ORDERS, test_seed());
-                    const std::vector<float> got = run(&s, grouped(s, n, kind, parts));
-                    assert_same_bits(got.data(), alone.data(), alone.size(), "in a tile");
-                }
+                const uint32_t n = (n_settings + kind + parts) % 2 ? most : most / 2 + 1;
+                use_order((int)(kind + parts) % N_ORDERS, test_seed());
+                const std::vector<float> got = run(&s, grouped(s, n, kind, parts));
+                assert_same_bits(got.data(), alone.data(), alone.size(), "in a tile");
             }
         forget(&s, 0);
     }
@@ -496,11 +509,11 @@ static void draft_blocks_are_read_from_scratch(void **) {
 static void large_heads_and_groups_fit(void **) {
     static const struct setting settings[] = {
         {DTYPE_BF16, DTYPE_BF16, 256, 1}, {DTYPE_BF16, DTYPE_Q8_0, 256, 2},
-        {DTYPE_BF16, DTYPE_BF16, 192, 2}, {DTYPE_BF16, DTYPE_Q8_0, 192, 1},
-        {DTYPE_BF16, DTYPE_BF16, 96, 2},  {DTYPE_BF16, DTYPE_Q8_0, 96, 1},
+        {DTYPE_BF16, DTYPE_BF16, 192, 2}, {DTYPE_BF16, DTYPE_F32, 200, 1},
         {DTYPE_BF16, DTYPE_BF16, 32, 2},  {DTYPE_BF16, DTYPE_Q8_0, 32, 64},
         {DTYPE_BF16, DTYPE_BF16, 32, 33}, {DTYPE_F32, DTYPE_F32, 256, 2},
-        {DTYPE_F32, DTYPE_Q8_0, 32, 64},
+        {DTYPE_F32, DTYPE_BF16, 144, 1},  {DTYPE_F32, DTYPE_Q8_0, 136, 2},
+        {DTYPE_F32, DTYPE_F32, 128, 1},   {DTYPE_F32, DTYPE_Q8_0, 32, 64},
     };
     for (const setting &set : settings) {
         scene s = scene_new(set, test_seed() + 4);
@@ -542,11 +555,12 @@ static void too_large_heads_are_refused(void **) {
     assert_false(gpu_attend_fits(&s.dev));
 #ifdef GERYON_GPUSIM
     gpusim_set_device(80, (size_t)1 << 30);
-    for (int bytes = 0; bytes < 2; bytes++) {
-        s = scene_new({DTYPE_BF16, bytes ? DTYPE_Q8_0 : DTYPE_BF16, 256, 1}, test_seed());
-        gpusim_set_device(s.dev.sm = 80, (size_t)1 << 30);
-        assert_true(gpu_attend_fits(&s.dev));
-    }
+    for (enum dtype kv : {DTYPE_BF16, DTYPE_Q8_0, DTYPE_F32})
+        for (uint32_t head_dim : {128u, 256u}) {
+            s = scene_new({DTYPE_BF16, kv, head_dim, 1}, test_seed());
+            gpusim_set_device(s.dev.sm = 80, (size_t)1 << 30);
+            assert_true(gpu_attend_fits(&s.dev));
+        }
 #endif
 }
 

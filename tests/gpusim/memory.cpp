@@ -184,7 +184,8 @@ cudaError_t gs_device_free(void *p) {
     memory.allocations[at].living = false;
     memory.used -= a->bytes;
     poison(at, a->bytes);
-    madvise((char *)p, a->bytes & ~(size_t)4095, MADV_DONTNEED);
+    /* The red zone, too: looking at it gave it pages, which each mprotect would go through for ever. */
+    madvise((char *)p, (a->bytes + a->red_zone) & ~(size_t)4095, MADV_DONTNEED);
     return cudaSuccess;
 }
 size_t gs_device_free_bytes(void) {

@@ -37,14 +37,15 @@ def serve_module():
 
 @pytest.fixture(scope="module")
 def gguf(tmp_path_factory):
-    """gguf(golden checkpoint, number format): the same model as one file."""
+    """gguf(golden checkpoint or another's path, number format): the same model as one file."""
     folder = tmp_path_factory.mktemp("gguf")
 
-    def make(name, kind):
-        path = folder / f"{name}-{kind}.gguf"
+    def make(name, kind, *flags):
+        source = geryon.GOLDEN / name
+        path = folder / f"{source.name}-{kind}{''.join(flags)}.gguf"
         if not path.exists():
-            subprocess.run([sys.executable, geryon.ROOT / "tests/tools/make_gguf.py", geryon.GOLDEN / name, path,
-                            "--type", kind], check=True)
+            subprocess.run([sys.executable, geryon.ROOT / "tests/tools/make_gguf.py", source, path,
+                            "--type", kind, *flags], check=True)
         return path
 
     return make

@@ -222,5 +222,5 @@ def test_a_failing_device_ends_the_server(start):
             break
     assert seen[-1] == 500, seen
     assert server.process.wait(20 * SLOW) not in (0, None)
-    faults = [line for line in server.log().splitlines() if "cudaStreamSynchronize" in line]
+    faults = [line for line in server.log().splitlines() if "cuda: waiting for the device" in line]
     assert len(faults) == 1 and "level=error" in faults[0]

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Convert a checkpoint directory of the golden kind to one GGUF file, as the usual converter does.
 
-    make_gguf.py CHECKPOINT OUT.gguf [--type f32|f16|bf16|q8_0|q4_0|q4_1] [--pre NAME]
+    make_gguf.py CHECKPOINT OUT.gguf [--type f32|f16|bf16|q8_0|q4_0|q4_1|q5_0|q5_1|q4_k|q5_k|q6_k|
+                                             q4_k_m|q5_k_m] [--widened] [--pre NAME]
 
-Matrices get --type (those whose rows are no multiple of 32 stay f16 under a block type), vectors
-and all of MSAR's tensors stay float32. The rows of llama's q and k are permuted within each head; extension tensors (q_affine,
+Matrices get --type, vectors and all of MSAR's tensors stay float32. Matrices whose rows are no whole
+blocks of 256 get q5_0, q5_1 or q8_0 for q4_k, q5_k or q6_k; those whose rows are no multiple of 32 stay
+f16. q4_k_m and q5_k_m are q4_k and q5_k with embedding, head, v and down in q6_k. --widened writes
+the numbers of that type as float32, as the package gguf widens them. The rows of llama's q and k are permuted within each head; extension tensors (q_affine,
 *_diff, MSAR) keep their safetensors names and order, their settings go to `geryon.*` keys. Needs the
 PyPI packages gguf and numpy.
 """
@@ -26,8 +29,16 @@ TYPES = {
     "q8_0": gguf.GGMLQuantizationType.Q8_0,
     "q4_0": gguf.GGMLQuantizationType.Q4_0,
     "q4_1": gguf.GGMLQuantizationType.Q4_1,
+    "q5_0": gguf.GGMLQuantizationType.Q5_0,
+    "q5_1": gguf.GGMLQuantizationType.Q5_1,
+    "q4_k": gguf.GGMLQuantizationType.Q4_K,
+    "q5_k": gguf.GGMLQuantizationType.Q5_K,
+    "q6_k": gguf.GGMLQuantizationType.Q6_K,
 }
-BLOCK_TYPES = {"q8_0", "q4_0", "q4_1"}
+PLAIN_TYPES = {"f32", "f16", "bf16"}
+MIXES = {"q4_k_m": "q4_k", "q5_k_m": "q5_k"}
+FINER = ("token_embd", "output", "attn_v", "ffn_down")  # of a mix: q6_k
+NARROW_ROWS = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}  # in place of blocks of 256
 
 ONCE = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -189,7 +200,67 @@ def add_settings(writer, arch, config, head_dim):
         writer.add_uint32("geryon.msar.branches_per_block", config["msar"]["branches_per_block"])
 
 
-def add_weights(writer, arch, config, tensors, kind):
+def half_bytes(values):
+    return values.astype("<f2").view(np.uint8)
+
+
+def nearest(values, steps, lo, hi):
+    """values / steps rounded, within lo .. hi; 0 where a step is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.clip(np.nan_to_num(np.rint(values / steps)), lo, hi).astype(np.int32)
+
+
+def halves(values):
+    """d of each block, as float16 stores it."""
+    return values.astype("<f2").astype(np.float32)
+
+
+def quantize_k(values, bits):
+    """Q4_K or Q5_K, blocks of 8 steps of 32: scales and minima from the range of each step. The package
+    gguf only reads these types; a real writer searches for better scales."""
+    x = values.reshape(-1, 8, 32)
+    least = np.minimum(x.min(2), 0)
+    scale = (x.max(2) - least) / (2 ** bits - 1)
+    d, m = halves(scale.max(1, keepdims=True) / 63), halves(-least.min(1, keepdims=True) / 63)
+    sc, mn = nearest(scale, d, 0, 63), nearest(-least, m, 0, 63)
+    q = nearest(x + (m * mn)[..., None], (d * sc)[..., None], 0, 2 ** bits - 1)
+    six = np.concatenate([sc[:, :4] | sc[:, 4:] >> 4 << 6, mn[:, :4] | mn[:, 4:] >> 4 << 6,
+                          sc[:, 4:] & 15 | (mn[:, 4:] & 15) << 4], 1)
+    pairs = q.reshape(-1, 4, 2, 32) & 15
+    nibbles = (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(-1, 128)
+    high = ((q >> 4) << np.arange(8)[None, :, None]).sum(1) if bits == 5 else np.zeros((len(q), 0))
+    parts = [half_bytes(d), half_bytes(m), *(p.astype(np.uint8) for p in (six, high, nibbles))]
+    return np.concatenate(parts, 1).reshape(*values.shape[:-1], -1)
+
+
+def quantize_q6_k(values):
+    x = values.reshape(-1, 16, 16)
+    extreme = np.take_along_axis(x, np.abs(x).argmax(2)[..., None], 2)[..., 0]
+    scale = extreme / -32
+    d = halves(np.abs(scale).max(1, keepdims=True) / 127)
+    sc = nearest(scale, d, -128, 127)
+    q = nearest(x, (d * sc)[..., None], -32, 31).reshape(-1, 2, 4, 32) + 32
+    low = (q[:, :, :2] & 15 | (q[:, :, 2:] & 15) << 4).reshape(-1, 128)
+    high = (q >> 4 << (2 * np.arange(4))[None, None, :, None]).sum(2).reshape(-1, 64)
+    parts = [*(p.astype(np.uint8) for p in (low, high)), sc.astype(np.int8).view(np.uint8), half_bytes(d)]
+    return np.concatenate(parts, 1).reshape(*values.shape[:-1], -1)
+
+
+def quantize(values, kind):
+    if kind in ("q4_k", "q5_k"):
+        return quantize_k(values, int(kind[1]))
+    return quantize_q6_k(values) if kind == "q6_k" else gguf.quants.quantize(values, TYPES[kind])
+
+
+def type_of(target, values, kind):
+    """What a matrix is written in."""
+    kind = "q6_k" if kind in MIXES and target.split(".")[-2] in FINER else MIXES.get(kind, kind)
+    if kind in NARROW_ROWS and values.shape[-1] % 256:
+        kind = NARROW_ROWS[kind]
+    return "f16" if kind not in PLAIN_TYPES and values.shape[-1] % 32 else kind
+
+
+def add_weights(writer, arch, config, tensors, kind, widened):
     for name, values in tensors.items():
         target = gguf_name(name)
         if arch == "llama" and ".attn_q." in target:
@@ -197,16 +268,16 @@ def add_weights(writer, arch, config, tensors, kind):
         if arch == "llama" and ".attn_k." in target:
             values = permute(values, config["num_key_value_heads"])
         msar = "model.msar." in name or "_read." in name  # loaded as float32 whatever the model's type
-        this = "f32" if values.ndim == 1 or msar else kind
-        if this in BLOCK_TYPES and values.shape[-1] % 32:
-            this = "f16"
+        this = "f32" if values.ndim == 1 or msar else type_of(target, values, kind)
         values = np.ascontiguousarray(values)
+        if widened and this not in PLAIN_TYPES:
+            this, values = "f32", gguf.quants.dequantize(quantize(values, this), TYPES[this])
         if this == "f32":
             writer.add_tensor(target, values)
         elif this == "f16":
             writer.add_tensor(target, values.astype(np.float16))
         else:
-            data = gguf.quants.quantize(values, TYPES[this])
+            data = quantize(values, this)
             writer.add_tensor(target, data, raw_dtype=TYPES[this])
 
 
@@ -214,7 +285,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--type", choices=sorted(TYPES), default="f32")
+    parser.add_argument("--type", choices=sorted([*TYPES, *MIXES]), default="f32")
+    parser.add_argument("--widened", action="store_true", help="the type's numbers, as float32")
     parser.add_argument("--pre", help="tokenizer.ggml.pre; by default told from tokenizer.json")
     options = parser.parse_args()
     config = json.loads((options.checkpoint / "config.json").read_text())
@@ -227,7 +299,7 @@ def main():
     tensors = read_weights(options.checkpoint)
     if config.get("tie_word_embeddings", False):
         tensors.pop("lm_head.weight", None)
-    add_weights(writer, arch, config, tensors, options.type)
+    add_weights(writer, arch, config, tensors, options.type, options.widened)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

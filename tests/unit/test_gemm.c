@@ -4,8 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/blocks.h"
 #include "kernels/cpu/cpu.h"
 #include "tests/harness.h"
+#include "tests/unit/narrow.h"
 
 /* Tables of this machine: ref first, then the fast ones. */
 static struct {
@@ -57,7 +59,7 @@ static struct problem make_problem_for(const struct cpu_ops *ops, bool int8, enu
     for (size_t i = 0; i < n; i++)
         p.wide[i] = 0.1f * rng_normal(&rng);
     void *stored = malloc(dtype_row_bytes(dtype, n));
-    dtype_from_f32(dtype, p.wide, n, stored);
+    narrow(dtype, p.wide, n, stored);
     dtype_to_f32(dtype, stored, n, p.wide);
     p.src.data = stored;
     p.m = (struct matrix){.dtype = dtype, .rows = rows, .cols = cols};
@@ -122,8 +124,8 @@ static void multiply(const struct cpu_ops *ops, const struct problem *p, uint32_
     }
 }
 
-static const uint32_t shapes[][2] = {{320, 64},  {33, 96}, {1, 32}, {64, 576},
-                                     {40, 1536}, {96, 48}, {31, 1}, {5, 33}};
+static const uint32_t shapes[][2] = {{320, 64}, {33, 96}, {1, 32}, {64, 576}, {40, 1536},
+                                     {96, 48},  {31, 1},  {5, 33}, {33, 256}, {70, 2816}};
 
 #define FOR_EACH_PROBLEM(d, s)                         \
     for (enum dtype d = 0; d < DTYPE_COUNT; d++)       \
@@ -131,7 +133,7 @@ static const uint32_t shapes[][2] = {{320, 64},  {33, 96}, {1, 32}, {64, 576},
             if (shapes[s][1] % dtype_block(d) == 0)
 
 /* Rounding of a sum of K products in float32 is below K 2^-24 sum |w x|; the chains of 16 make it
- * far less. Q4_1 adds q d and m apart, which lose a few bits against each other. */
+ * far less. Types with minima add q d and m apart, which lose a few bits against each other. */
 static void products_match_double_sums_on(const struct cpu_ops *ops) {
     FOR_EACH_PROBLEM(d, s) {
         enum { N = 3 };
@@ -188,7 +190,17 @@ static float defined_sum(const struct problem *p, uint32_t row, const float *x, 
         float w[GROUP] = {0};
         const float *wide = p->wide + (size_t)row * p->m.cols + k0;
         memcpy(w, wide, n * sizeof *w);
-        if (dtype_block(type) > 1) {
+        if (block_is_read_only(type)) {
+            const uint8_t *blocks =
+                (const uint8_t *)p->src.data + dtype_row_bytes(type, (size_t)row * p->m.cols);
+            uint32_t n_steps = dtype_block(type) / GROUP, at = k0 / GROUP;
+            struct block_step step;
+            block_step(type, blocks + at / n_steps * dtype_row_bytes(type, dtype_block(type)),
+                       at % n_steps, &step);
+            d = step.d, m = step.m;
+            for (uint32_t k = 0; k < GROUP; k++)
+                w[k] = step.n[k];
+        } else if (dtype_block(type) > 1) {
             const uint8_t *block =
                 (const uint8_t *)p->src.data + dtype_row_bytes(type, (size_t)row * p->m.cols + k0);
             d = f16_to_f32((uint16_t)(block[0] | block[1] << 8));
@@ -201,7 +213,7 @@ static float defined_sum(const struct problem *p, uint32_t row, const float *x, 
             if (k + 1 < n) o = fmaf(w[k + 1], x[k0 + k + 1], o);
         }
         acc = fmaf(e + o, d, acc);
-        if (type == DTYPE_Q4_1) acc = fmaf(m, sums[k0 / GROUP], acc);
+        if (block_has_minima(type)) acc = fmaf(m, sums[k0 / GROUP], acc);
     }
     return acc;
 }
@@ -243,11 +255,13 @@ static void packed_rows_read_back_exactly(void **state) {
 
 /* ---- activations in int8 ----------------------------------------------------------------------- */
 
-static const uint32_t int8_shapes[][2] = {{320, 64}, {33, 96}, {1, 32}, {64, 576}, {40, 1536}};
+static const uint32_t int8_shapes[][2] = {{320, 64},  {33, 96},  {1, 32},   {64, 576},
+                                          {40, 1536}, {33, 256}, {70, 2816}};
 
-#define FOR_EACH_INT8_PROBLEM(d, s)                       \
-    for (enum dtype d = DTYPE_Q8_0; d <= DTYPE_Q4_1; d++) \
-        for (size_t s = 0; s < ARRAY_LEN(int8_shapes); s++)
+#define FOR_EACH_INT8_PROBLEM(d, s)                         \
+    for (enum dtype d = DTYPE_Q8_0; d < DTYPE_COUNT; d++)   \
+        for (size_t s = 0; s < ARRAY_LEN(int8_shapes); s++) \
+            if (int8_shapes[s][1] % dtype_block(d) == 0)
 
 /* ref is the definition: every table, alone and in company, has its bits. */
 static void int8_products_have_the_bits_of_ref(void **state) {
@@ -332,6 +346,38 @@ static void int8_extremes_do_not_saturate(void **state) {
                     if (y[j] != expected) fail_msg("%s: %.9g, not %.9g", what(d), y[j], expected);
                 free_problem(&p);
             }
+}
+
+/* The same of the types that are only read: every byte of the numbers, and of their scales, at an
+ * end. ref sums in 32 bits, which cannot overflow. */
+static void int8_extremes_of_read_only_types_do_not_saturate(void **state) {
+    (void)state;
+    enum { COLS = 512 };
+    static const uint8_t ends[] = {0x00, 0xff, 0x80, 0x7f};
+    for (enum dtype d = DTYPE_Q5_0; d < DTYPE_COUNT; d++)
+        for (size_t end = 0; end < 2 * ARRAY_LEN(ends); end++) {
+            float expected[32], y[32];
+            for (current = 0; current < n_tables; current++) {
+                const struct cpu_ops *ops = tables[current].ops;
+                struct problem p = make_problem_for(ops, true, d, 32, COLS, 1);
+                uint8_t *stored = (uint8_t *)(uintptr_t)p.src.data;
+                size_t n = dtype_row_bytes(d, 32 * COLS),
+                       block = dtype_row_bytes(d, dtype_block(d));
+                memset(stored, ends[end % ARRAY_LEN(ends)], n);
+                for (uint8_t *b = stored; b < stored + n; b += block) {
+                    memcpy(b + (d == DTYPE_Q6_K ? 208 : 0), (const uint8_t[]){0, 0x3c}, 2);
+                    if (block_has_minima(d)) memcpy(b + 2, (const uint8_t[]){0, 0x3c}, 2);
+                    if (d == DTYPE_Q6_K) memset(b + 192, end & 1 ? 0x80 : 0x7f, 16);
+                }
+                ops->matrix_pack(&p.m, &p.src);
+                for (uint32_t k = 0; k < COLS; k++)
+                    p.x[k] = end < ARRAY_LEN(ends) ? 1 : -1;
+                ops->quantise(p.x, COLS / GROUP, p.q, p.scales, p.qsums, p.sums);
+                multiply(ops, &p, 0, 1, current == 0 ? expected : y);
+                if (current > 0) assert_same_bits(y, expected, 32, what(d));
+                free_problem(&p);
+            }
+        }
 }
 
 static void quantising_has_the_bits_of_ref(void **state) {
@@ -485,6 +531,7 @@ int main(void) {
         cmocka_unit_test(int8_products_have_the_bits_of_ref),
         cmocka_unit_test(int8_products_are_near_the_exact_ones),
         cmocka_unit_test(int8_extremes_do_not_saturate),
+        cmocka_unit_test(int8_extremes_of_read_only_types_do_not_saturate),
         cmocka_unit_test(quantising_has_the_bits_of_ref),
         cmocka_unit_test(row_operations_match_ref),
         cmocka_unit_test(silu_is_sound_at_the_ends),

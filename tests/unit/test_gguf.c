@@ -143,6 +143,12 @@ static void S11_06_hostile_counts_and_dimensions(void **state) {
     refused(&b, "w: 0 dimensions");
     b = one_tensor(2, (uint64_t[]){31, 2}, 8, 128);
     refused(&b, "multiple of 32");
+    b = one_tensor(2, (uint64_t[]){48, 2}, 6, 128);
+    refused(&b, "w: rows of 48 elements, Q5_0 wants a multiple of 32");
+    b = one_tensor(2, (uint64_t[]){128, 2}, 12, 256);
+    refused(&b, "w: rows of 128 elements, Q4_K wants a multiple of 256");
+    b = one_tensor(2, (uint64_t[]){256, 2}, 14, 128);
+    refused(&b, "w: 420 bytes at data offset 0 lie outside the file");
     b = one_tensor(1, (uint64_t[]){4}, 255, 64);
     refused(&b, "w: unknown tensor type 255");
     b = one_tensor(1, (uint64_t[]){17}, 0, 64);

@@ -270,6 +270,7 @@ static void dtype_converts_matrices_alone(void **state) {
     model_destroy(plain);
     refused_with(&(struct model_options){.path = path, .dtype = "int4"}, "dtype: \"int4\"");
     refused_with(&(struct model_options){.path = path, .dtype = "q4_1"}, "dtype: \"q4_1\"");
+    refused_with(&(struct model_options){.path = path, .dtype = "q4_k"}, "dtype: \"q4_k\"");
 }
 
 /* What a format cannot hold must not become another number when a model is loaded in it. */

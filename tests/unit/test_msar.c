@@ -652,16 +652,20 @@ static void memory_is_what_the_shape_asks_for(void **state) {
     struct tiny t = tiny_open(tables[0], &o);
     size_t position = 4 * 64 * sizeof(float);
     assert_int_equal(t.k->snapshot_bytes(t.dev), 11 * position);
-    struct device_limits limits = t.dev->limits;
+    struct device_limits limits = t.limits;
     size_t two = t.k->workspace_bytes(t.dev, &limits);
     limits.n_snapshots = 5;
-    assert_int_equal(t.k->workspace_bytes(t.dev, &limits) - two, 3 * 11 * position);
-    limits = t.dev->limits;
+    size_t arrays = tables_are_cuda() ? 256 : 0; /* each begins at a multiple there */
+    size_t more = t.k->workspace_bytes(t.dev, &limits) - two;
+    assert_true(more >= 3 * 11 * position && more <= 3 * 11 * position + arrays);
+    limits = t.limits;
     limits.n_slots++;
     assert_true(t.k->workspace_bytes(t.dev, &limits) - two >= (11 + 15 + 8) * position);
-    limits = t.dev->limits;
+    limits = t.limits;
     limits.max_proposed += 5; /* of every slot */
-    assert_int_equal(t.k->workspace_bytes(t.dev, &limits) - two, limits.n_slots * 5 * position);
+    more = t.k->workspace_bytes(t.dev, &limits) - two;
+    assert_true(more >= limits.n_slots * 5 * position);
+    if (!tables_are_cuda()) assert_int_equal(more, limits.n_slots * 5 * position);
     tiny_close(&t);
 
     o.msar_streams = 1; /* kernel 1 alone: no history */

@@ -10,6 +10,7 @@
 #include "engine/forward.h"
 #include "kernels/cpu/cpu.h"
 #include "tests/harness.h"
+#include "tests/unit/narrow.h"
 #include "tests/unit/tables.h"
 
 enum { TINY_PAGES = 96, TINY_SLOTS = 6, TINY_ROWS = 256, TINY_LOGITS = 256, TINY_POSITIONS = 512 };
@@ -18,7 +19,7 @@ struct tiny {
     const struct kernels *k;
     struct device *dev;
     struct model_shape shape;
-    enum dtype kv;
+    struct device_limits limits;
 };
 
 struct tiny_options {
@@ -50,15 +51,16 @@ static inline enum activations tiny_rounded(void) {
 }
 
 static inline struct model_shape tiny_shape(const struct tiny_options *o, const double *freq) {
+    bool wide = dtype_block(o->weights) == 256;
     return (struct model_shape){.n_msar_streams = o->msar_streams,
                                 .msar_kernels = {1, 4, 8, 12},
                                 .msar_branches = o->msar_branches,
                                 .n_layers = 2,
-                                .d_model = 64,
+                                .d_model = wide ? 256 : 64,
                                 .n_heads = 6,
                                 .n_kv_heads = 2,
                                 .head_dim = o->head_dim,
-                                .d_ff = 96,
+                                .d_ff = wide ? 256 : 96,
                                 .vocab_size = o->vocab,
                                 .rms_eps = 1e-6f,
                                 .tied_head = !o->untied,
@@ -91,7 +93,7 @@ static inline void tiny_load_as(struct tiny *t, enum weight w, enum weight seed,
     size_t n = (size_t)rows * cols;
     float *x = tiny_numbers(seed, layer, n, around, spread);
     void *stored = malloc(dtype_row_bytes(dtype, n));
-    dtype_from_f32(dtype, x, n, stored);
+    narrow(dtype, x, n, stored);
     struct err err = {0};
     struct tensor src = {dtype, rows, cols, stored};
     if (t->k->load(t->dev, w, layer, &src, &err) != OK) fail_msg("%s", err.msg);
@@ -170,7 +172,7 @@ static inline bool tiny_on_cuda(const struct tiny *t) {
 }
 
 static inline size_t tiny_page_bytes(const struct tiny *t) {
-    return t->k->page_bytes(t->dev, t->kv);
+    return t->k->page_bytes(t->dev, t->limits.kv_dtype);
 }
 
 /* n KV pages from `first` on become NaN. */
@@ -228,7 +230,7 @@ static inline struct tiny tiny_open(const struct kernels *k, const struct tiny_o
     double freq[64];
     for (uint32_t m = 0; m < o->head_dim / 2; m++)
         freq[m] = pow(10000, -2.0 * m / o->head_dim);
-    struct tiny t = {.k = k, .shape = tiny_shape(o, freq), .kv = o->kv};
+    struct tiny t = {.k = k, .shape = tiny_shape(o, freq)};
     struct err err = {0};
     if (k->open(&t.shape, o->n_threads, &t.dev, &err) != OK) fail_msg("%s", err.msg);
     tiny_load(&t, WEIGHT_EMBED, 0, o->weights, o->vocab, t.shape.d_model, 0, 1);
@@ -245,6 +247,7 @@ static inline struct tiny tiny_open(const struct kernels *k, const struct tiny_o
                                    .n_snapshots = o->n_snapshots,
                                    .max_proposed = o->block_size ? o->block_size - 1 : 7};
     if (o->positions) limits.n_pages = o->positions / PAGE_TOKENS, limits.max_rows = o->rows;
+    t.limits = limits;
     if (k->reserve(t.dev, &limits, &err) != OK) fail_msg("%s", err.msg);
     tiny_poison_msar(&t);
     tiny_poison_pages(&t, 0, limits.n_pages);
