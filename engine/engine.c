@@ -34,6 +34,7 @@ void engine_config_defaults(struct engine_config *config) {
         .max_queued = DEFAULT_MAX_QUEUED,
         .drafts = DRAFTS_AUTO,
         .prefix_cache = true,
+        .forced_accept = -1,
     };
 }
 

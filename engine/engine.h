@@ -69,8 +69,8 @@ struct model_info {
     const char *chat_template;       /* its source, or NULL */
     const char *chat_template_error; /* why the template in the file cannot be used, or NULL */
     bool adds_bos;                   /* the tokenizer adds a start token by itself */
-    uint64_t weight_bytes;
-    uint32_t n_threads; /* of the CPU backend */
+    uint64_t weight_bytes;           /* as the device keeps them */
+    uint32_t n_threads;              /* of the CPU backend */
     uint64_t
         fingerprint; /* weights (headers, sizes, samples), dtypes, window, table, activations */
 };
@@ -185,6 +185,7 @@ struct engine_config {
     int32_t drafts;            /* DRAFTS_AUTO, DRAFTS_NGRAM, DRAFTS_OFF or rows per block */
     bool prefix_cache;         /* keep pages of ended texts and share them (true) */
     bool prefill_first;        /* no text goes on while a prompt is computed: bench, two phases */
+    int32_t forced_accept;     /* bench: proposals that are kept whatever the model says; -1: off */
     bool keep_cycles;          /* remember every cycle's drafts (generate --json); allocates */
     FILE *trace;               /* one JSON line a step, or NULL */
     /* Microseconds, never going back; NULL: CLOCK_MONOTONIC. What steps cost is measured by it. */

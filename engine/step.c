@@ -205,8 +205,21 @@ static void count_prompt(struct engine *engine, struct sequence *seq) {
     seq->n_counted = n;
 }
 
+/* For timing: n proposals are kept whatever the model says. K and V of all of them are in the cache, as
+ * those of kept ones are, so that the next cycle finds what it would. */
+static void force_accepted(struct outcome *outcome, uint32_t n) {
+    if (outcome->status != OK || outcome->n_tokens == 0) return;
+    int32_t own = outcome->tokens[outcome->n_tokens - 1];
+    if (n > outcome->n_proposed) n = outcome->n_proposed;
+    memcpy(outcome->tokens, outcome->proposed, n * sizeof own);
+    outcome->tokens[n] = own;
+    outcome->n_accepted = n;
+    outcome->n_tokens = n + 1;
+    outcome->exhausted = false;
+}
+
 static void absorb(struct engine *engine, const struct plan *plan, uint64_t now_us, bool *emitted) {
-    const struct outcome *outcome = engine->outcomes;
+    struct outcome *outcome = engine->outcomes;
     for (uint32_t i = 0; i < plan->n_work; i++) {
         const struct work *work = &plan->work[i];
         struct sequence *seq = work->seq;
@@ -226,6 +239,8 @@ static void absorb(struct engine *engine, const struct plan *plan, uint64_t now_
             continue;
         }
         ASSERT(outcome->slot == seq->slot);
+        if (engine->config.forced_accept >= 0)
+            force_accepted(outcome, (uint32_t)engine->config.forced_accept);
         if (outcome->status != OK)
             retire_failed(engine, seq, outcome->status);
         else
@@ -275,20 +290,26 @@ struct cycle_times {
     uint64_t draft_us, main_us;
 };
 
+/* Where stages are only queued, the clock says what queueing took. One that was given rules all the same,
+ * so that a run can be replayed. */
+static bool device_times(const struct engine *engine) {
+    return engine->model->kernels->forward_us && !engine->config.clock;
+}
+
 static int run_cycle(struct engine *engine, const struct plan *plan, struct cycle_times *took) {
     const struct kernels *kernels = engine->model->kernels;
     struct device *device = engine->model->device;
     const struct model_shape *shape = &engine->model->shape;
+    bool drafts = plan->draft.n_segments > 0;
     int rc = OK;
     uint64_t begun_us = clock_us(engine);
     *took = (struct cycle_times){0};
-    if (plan->draft.n_segments) {
+    if (drafts) {
         rc = forward_run(kernels, device, shape, &plan->draft);
         if (rc == OK) rc = kernels->sample(device);
         add(&engine->counters.draft_forwards, 1);
         uint64_t drafted_us = clock_us(engine);
         took->draft_us = drafted_us - begun_us;
-        counters_forward(&engine->counters, FORWARD_DRAFT, took->draft_us);
         begun_us = drafted_us;
     }
     if (rc == OK) rc = forward_run(kernels, device, shape, &plan->main);
@@ -296,6 +317,9 @@ static int run_cycle(struct engine *engine, const struct plan *plan, struct cycl
     if (rc == OK) rc = kernels->end(device, engine->outcomes);
     add(&engine->counters.main_forwards, 1);
     took->main_us = clock_us(engine) - begun_us;
+    if (rc == OK && device_times(engine))
+        kernels->forward_us(device, &took->draft_us, &took->main_us);
+    if (drafts) counters_forward(&engine->counters, FORWARD_DRAFT, took->draft_us);
     counters_forward(&engine->counters, kind_of(plan), took->main_us);
     return rc;
 }

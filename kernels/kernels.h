@@ -380,6 +380,9 @@ struct kernels {
     int (*accept)(struct device *dev);
     /* The one read-back of a cycle: outcomes of the PICK_ACCEPT segments in order. */
     int (*end)(struct device *dev, struct outcome *out);
+    /* After `end`: microseconds that the draft and the main forward of its cycle took, 0 where there was
+     * none. NULL: stages are done when they return, so the caller's clock tells. */
+    void (*forward_us)(const struct device *dev, uint64_t *draft_us, uint64_t *main_us);
 
     /* Tests and `geryon logits`: one logit row of the last forward, [vocab] into out. */
     int (*read_logits)(struct device *dev, uint32_t logit_row, float *out);

@@ -40,8 +40,8 @@ struct bench {
     const struct model_info *model;
     const struct engine_info *engine;
     struct model_costs costs;
-    bool synthetic, forced_window;
-    char hardware[128]; /* the device's name, or the processor's */
+    bool synthetic, forced_window, forced_accept; /* forced: the text is not the model's */
+    char hardware[128];                           /* the device's name, or the processor's */
     double peak_bytes_per_s, peak_flops_per_s;
     uint64_t resident_bytes; /* in RAM when the cases were done */
     struct bench_case *cases;

@@ -90,7 +90,8 @@ void bench_json(const struct bench *b, struct buf *out) {
     buf_fmt(out, "\"read_bytes_per_second\":%.6g,\"multiply_add_flops_per_second\":%.6g},",
             b->peak_bytes_per_s, b->peak_flops_per_s);
     buf_fmt(out, "\"timing_only\":%s,\"resident_bytes\":%llu,\"cases\":[",
-            b->forced_window ? "true" : "false", (unsigned long long)b->resident_bytes);
+            b->forced_window || b->forced_accept ? "true" : "false",
+            (unsigned long long)b->resident_bytes);
     for (uint32_t i = 0; i < b->n_cases; i++) {
         if (i) buf_str(out, ",");
         add_case(out, &b->cases[i]);
@@ -145,21 +146,21 @@ static void markdown_prices(struct buf *out, const struct bench *b) {
 }
 
 void bench_markdown(const struct bench *b, struct buf *out) {
-    buf_fmt(out,
-            "geryon %s (%s): %s, %s weights, %s activations, KV %s, table %s, "
-            "%u threads",
-            GERYON_VERSION, GERYON_COMMIT, b->model->name, b->model->weight_dtype,
-            b->model->activations, b->engine->kv_dtype, b->model->kernel_table,
-            b->model->n_threads);
+    buf_fmt(out, "geryon %s (%s): %s, %s weights, %s activations, KV %s, table %s", GERYON_VERSION,
+            GERYON_COMMIT, b->model->name, b->model->weight_dtype, b->model->activations,
+            b->engine->kv_dtype, b->model->kernel_table);
+    if (!b->model->hardware) buf_fmt(out, ", %u threads", b->model->n_threads);
     if (b->model->window) buf_fmt(out, ", window %u", b->model->window);
     if (b->engine->draft_block) buf_fmt(out, ", draft blocks of %u", b->engine->draft_block);
     if (b->synthetic) buf_str(out, ", random weights");
     buf_fmt(out, "\n\n%s: reads %.1f GB/s, multiply-adds %.0f GFLOP/s (best of this run).",
             b->hardware, b->peak_bytes_per_s / 1e9, b->peak_flops_per_s / 1e9);
     buf_fmt(out, " Resident memory %.0f MiB.\n", (double)b->resident_bytes / (1 << 20));
-    if (b->forced_window)
-        buf_str(out, "\n**--window was given: figures are for timing only, the text is not the "
-                     "model's.**\n");
+    if (b->forced_window || b->forced_accept)
+        buf_fmt(out, "\n**%s given: figures are for timing only, the text is not the model's.**\n",
+                !b->forced_accept   ? "--window was"
+                : !b->forced_window ? "--accept was"
+                                    : "--window and --accept were");
     buf_str(out, "\n| prompt | batch | prefill tokens/s | of FLOP peak | first token ms | decode "
                  "tokens/s | of bandwidth | of FLOP peak | between tokens ms p50 / p95 / p99 | "
                  "tokens a forward | accepted |\n|---|---|---|---|---|---|---|---|---|---|---|\n");

@@ -149,7 +149,10 @@ static int run_steps(struct bench_runner *r, struct bench_case *c, double *gaps,
         decoding = decodes;
         ++*(decodes ? &totals->decode_steps : &totals->prefill_steps);
         int more = engine_step(r->engine, clock_us());
-        if (!take_events(r, c, gaps, &n_left) || more < 0 || (more == 0 && n_left))
+        bool well = take_events(r, c, gaps, &n_left);
+        const char *fault = engine_fault(r->engine);
+        if (fault) return err_set(err, ERR_DEVICE, "the compute device failed: %s", fault);
+        if (!well || more < 0 || (more == 0 && n_left))
             return err_set(err, ERR_DEVICE, "the engine could not finish a text");
         engine_gauges(r->engine, &gauges);
     }

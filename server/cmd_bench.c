@@ -52,12 +52,15 @@ static int open_engine(const struct options *options, struct offline *out, struc
     config.max_queued = 0;
     config.max_num_seqs = largest(&options->batch);
     config.prefill_first = true;
+    if (options->forced_accept.set) config.forced_accept = (int32_t)options->forced_accept.value;
     if (options->trace && !(out->trace = fopen(options->trace, "we")))
         return err_set(err, ERR_IO, "--trace %s: %s", options->trace, strerror(errno));
     config.trace = out->trace;
     int rc = model_load(&model_options, &out->model, err);
     if (!rc) rc = text_room(options, model_info(out->model), &config.max_model_len, err);
     if (!rc) rc = engine_create(out->model, &config, &out->engine, err);
+    if (!rc && options->forced_accept.set && !engine_info(out->engine)->draft_block)
+        rc = err_set(err, ERR_INVALID, "--accept: nothing is drafted here, so none can be kept");
     return rc;
 }
 
@@ -168,6 +171,7 @@ static int measure(const struct options *options, struct offline *offline, struc
     bench->engine = engine_info(offline->engine);
     bench->synthetic = options->synthetic != NULL;
     bench->forced_window = options->forced_window.set;
+    bench->forced_accept = options->forced_accept.set;
     model_costs(offline->model, &bench->costs);
     if (bench->model->hardware)
         snprintf(bench->hardware, sizeof bench->hardware, "%s", bench->model->hardware);

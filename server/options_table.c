@@ -52,6 +52,8 @@ const struct option options_table[] = {
      "bf16 on cuda but for f32 weights, else f32", 0},
     {"--window", {0}, COMMAND_BENCH, KIND_INT, AT(forced_window), NULL, 0, 1 << 24, NULL,
      "time another window than the model's; 0 = full attention; the report is marked", 0},
+    {"--accept", {0}, COMMAND_BENCH, KIND_INT, AT(forced_accept), NULL, 0, 63, "K",
+     "time cycles that keep K proposals, whatever the model says; the report is marked", 0},
     {"--window", {0}, (LOADS & ~COMMAND_BENCH) | COMMAND_INSPECT, KIND_COUNT, AT(window), "0", 0, 1 << 24, NULL,
      "run a plain model with Orthros streams of this window; 0 = as the model says", 0},
     {"--kv-dtype", {0}, LOADS, KIND_CHOICE, AT(kv_dtype), "auto", 0, 0, "auto|f32|bf16|q8_0",

@@ -1,6 +1,7 @@
 /* checkpoint.c: see checkpoint.h; checkpoint_open.c fills the struct. */
 #include "engine/load/checkpoint.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,7 @@ enum {
     TEMPLATE_BYTES_MAX = 4 << 20,
     SAMPLE_BYTES = 64 << 10, /* 16 of them a file for the fingerprint */
     N_SAMPLES = 16,
+    AHEAD_BYTES = 64 << 20, /* what a disk reads while a device takes a weight, and no more */
 };
 
 bool checkpoint_is_gguf(const struct checkpoint *ck) {
@@ -44,8 +46,8 @@ int64_t checkpoint_find(const struct checkpoint *ck, const char *name) {
 
 /* ---- reading weights --------------------------------------------------------------------------- */
 
-static int read_place(struct checkpoint *ck, const struct place *place, uint64_t offset, size_t n,
-                      void *dst, const struct entry *e, struct err *err) {
+static int read_place(const struct checkpoint *ck, const struct place *place, uint64_t offset,
+                      size_t n, void *dst, const struct entry *e, struct err *err) {
     const struct source_file *f = &ck->files[place->file];
     char what[256], name[LOADER_NAME_CAP];
     loader_printable(e->pub.source, strlen(e->pub.source), name);
@@ -54,9 +56,9 @@ static int read_place(struct checkpoint *ck, const struct place *place, uint64_t
 }
 
 /* n f16 numbers of a quantised tensor's companion (_scale, _min), each finite. */
-static int read_scales(struct checkpoint *ck, const struct entry *e, const struct place *place,
-                       const char *suffix, uint64_t first, size_t n, uint8_t *dst,
-                       struct err *err) {
+static int read_scales(const struct checkpoint *ck, const struct entry *e,
+                       const struct place *place, const char *suffix, uint64_t first, size_t n,
+                       uint8_t *dst, struct err *err) {
     int rc = read_place(ck, place, first * 2, n * 2, dst, e, err);
     for (size_t i = 0; !rc && i < n; i++)
         if ((dst[2 * i + 1] & 0x7c) == 0x7c) {
@@ -70,8 +72,8 @@ static int read_scales(struct checkpoint *ck, const struct entry *e, const struc
 }
 
 /* n_rows rows of int8 and their scales become Q8_0 blocks: scale, then 32 values. */
-static int read_i8(struct checkpoint *ck, const struct entry *e, uint64_t row, uint64_t n_rows,
-                   uint8_t *dst, struct err *err) {
+static int read_i8(const struct checkpoint *ck, const struct entry *e, uint64_t row,
+                   uint64_t n_rows, uint8_t *dst, struct err *err) {
     size_t blocks = (size_t)(e->pub.shape[1] / 32), n = (size_t)n_rows * blocks;
     uint8_t *q = malloc(n * 32), *scale = malloc(n * 2);
     int rc = q && scale ? OK : err_set(err, ERR_NOMEM, "%s: no memory", e->pub.name);
@@ -98,8 +100,8 @@ static void repack_nibbles(const uint8_t in[16], uint8_t out[16]) {
         out[i] = (uint8_t)(v[i] | v[i + 16] << 4);
 }
 
-static int read_u4(struct checkpoint *ck, const struct entry *e, uint64_t row, uint64_t n_rows,
-                   uint8_t *dst, struct err *err) {
+static int read_u4(const struct checkpoint *ck, const struct entry *e, uint64_t row,
+                   uint64_t n_rows, uint8_t *dst, struct err *err) {
     size_t blocks = (size_t)(e->pub.shape[1] / 32), n = (size_t)n_rows * blocks;
     uint8_t *q = malloc(n * 16), *scale = malloc(n * 2), *min = malloc(n * 2);
     int rc = q && scale && min ? OK : err_set(err, ERR_NOMEM, "%s: no memory", e->pub.name);
@@ -119,7 +121,7 @@ static int read_u4(struct checkpoint *ck, const struct entry *e, uint64_t row, u
 
 /* Rows of a head in the file:  0 1 2 3 4 5 ..   row 2m + s of the file is row m + s * e/2 of ours:
  * rows of ours in that order:  0 e/2 1 e/2+1 2 ..   whole heads are read and sorted. */
-static int read_permuted(struct checkpoint *ck, const struct entry *e, uint64_t row,
+static int read_permuted(const struct checkpoint *ck, const struct entry *e, uint64_t row,
                          uint64_t n_rows, size_t row_bytes, uint8_t *dst, struct err *err) {
     uint64_t head_rows = e->permuted_rows, half = head_rows / 2;
     uint8_t *head = malloc((size_t)head_rows * row_bytes);
@@ -139,7 +141,7 @@ static int read_permuted(struct checkpoint *ck, const struct entry *e, uint64_t 
     return rc;
 }
 
-int checkpoint_read(struct checkpoint *ck, size_t i, uint64_t row, uint64_t n_rows, void *dst,
+int checkpoint_read(const struct checkpoint *ck, size_t i, uint64_t row, uint64_t n_rows, void *dst,
                     struct err *err) {
     ASSERT(i < ck->n_entries);
     const struct entry *e = &ck->entries[i];
@@ -161,6 +163,14 @@ int checkpoint_read(struct checkpoint *ck, size_t i, uint64_t row, uint64_t n_ro
     if (bias)
         return read_permuted(ck, e, 0, cols, dtype_row_bytes((enum dtype)t->dtype, 1), dst, err);
     return read_permuted(ck, e, row, n_rows, row_bytes, dst, err);
+}
+
+void checkpoint_read_ahead(const struct checkpoint *ck, size_t i) {
+    const struct entry *e = &ck->entries[i];
+    uint64_t n = e->pub.bytes < AHEAD_BYTES ? e->pub.bytes : AHEAD_BYTES;
+    /* A hint: where it is refused, reading is merely slower. */
+    (void)posix_fadvise(ck->files[e->data.file].fd, (off_t)e->data.offset, (off_t)n,
+                        POSIX_FADV_WILLNEED);
 }
 
 /* ---- configuration, tokenizer, template -------------------------------------------------------- */

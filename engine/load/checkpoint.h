@@ -4,7 +4,7 @@
  *
  * Files are read by pread and never mapped: a file that is cut or replaced while we read gives a
  * short read, which is an error value, where a map would give SIGBUS. The files stay open, so one
- * that is renamed over does not change what is read. One thread at a time. */
+ * that is renamed over does not change what is read. One thread at a time, but for checkpoint_read. */
 #ifndef GERYON_CHECKPOINT_H
 #define GERYON_CHECKPOINT_H
 
@@ -39,9 +39,11 @@ const struct checkpoint_tensor *checkpoint_tensor(const struct checkpoint *ck, s
 int64_t checkpoint_find(const struct checkpoint *ck, const char *name);
 
 /* Rows row .. row + n_rows - 1 of tensor i, in its dtype, into dst. A tensor of one dimension is
- * one row. The tensor must have a dtype, and one or two dimensions. */
-int checkpoint_read(struct checkpoint *ck, size_t i, uint64_t row, uint64_t n_rows, void *dst,
+ * one row. The tensor must have a dtype, and one or two dimensions. Several threads may read at once. */
+int checkpoint_read(const struct checkpoint *ck, size_t i, uint64_t row, uint64_t n_rows, void *dst,
                     struct err *err);
+/* Tensor i is wanted next: the system may begin to read it from its disk. */
+void checkpoint_read_ahead(const struct checkpoint *ck, size_t i);
 
 /* The configuration (end-of-sequence ids of generation_config.json included); config_fini it. */
 int checkpoint_config(struct checkpoint *ck, struct config *out, struct err *err);

@@ -70,6 +70,13 @@ static void add_msar(struct model_costs *costs, const struct model_shape *shape,
     costs->draft_flops += flops;
 }
 
+enum dtype costs_kept(const struct kernels *kernels, enum activations activations,
+                      enum dtype stored) {
+    if (!kernels->memory_left) return stored; /* in the host's memory */
+    if (activations == ACTIVATIONS_F32) return DTYPE_F32;
+    return stored == DTYPE_Q8_0 ? DTYPE_Q8_0 : DTYPE_BF16;
+}
+
 void costs_add(struct model_costs *costs, const struct model_shape *shape,
                const struct weight_item *item, enum dtype dtype) {
     costs->attend_flops = 4 * (uint64_t)shape->n_layers * shape->n_heads * shape->head_dim;

@@ -4,11 +4,14 @@
  *   then each tensor:  file --pread--> rows --convert--> staging --load--> device
  *
  * Everything that can be refused is refused before the first weight is read. One staging buffer,
- * anonymous memory of the largest weight's size, serves all of them. */
+ * anonymous memory of the largest weight's size, serves all of them. Some threads read a weight
+ * together, each a chunk of rows at a time: one alone copies slower than a good disk reads. While the
+ * device takes a weight, the system is told to read on. */
 #include "engine/model.h"
 
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +27,8 @@
 #include "engine/load/weights.h"
 
 enum {
-    CHUNK_BYTES = 4 << 20,  /* rows are converted in pieces of about this much float32 */
+    CHUNK_BYTES = 4 << 20, /* rows are converted in pieces of about this much float32 */
+    READERS_MAX = 4,
     PERMILLE_WEIGHTS = 900, /* share of the weights in the whole start */
     BAR_WIDTH = 40,
 };
@@ -71,15 +75,29 @@ static void progress_phase(const struct model_options *options, enum load_phase 
 
 /* ---- one weight -------------------------------------------------------------------------------- */
 
-/* Buffers of the loading loop. */
+/* One of the threads that read a weight. */
+struct reader {
+    struct stage *stage;
+    void *rows;    /* a chunk as in the file */
+    float *floats; /* the same in float32 */
+    pthread_t thread;
+    bool started;
+    int rc;
+    struct err err;
+};
+
+/* Buffers of the loading loop, and the weight at hand. */
 struct stage {
     struct checkpoint *ck;
     void *staging; /* the weight as the device gets it */
-    size_t staging_bytes;
-    void *rows; /* rows as in the file */
-    size_t rows_bytes;
-    float *floats; /* the same in float32 */
-    size_t floats_bytes;
+    size_t staging_bytes, rows_bytes, floats_bytes;
+    struct reader readers[READERS_MAX]; /* the first is the caller's thread */
+    uint32_t n_readers;
+    const struct weight_item *item;
+    enum dtype dtype;
+    uint64_t step;        /* rows of a chunk */
+    pthread_mutex_t lock; /* of what follows */
+    uint64_t next_row;    /* that nobody reads yet; item->rows when one failed */
     struct progress progress;
 };
 
@@ -102,32 +120,68 @@ static uint64_t chunk_rows(uint32_t rows, uint32_t cols) {
     return n < rows ? n : rows;
 }
 
-/* Rows row .. row + n - 1 of the weight, in `dtype`, into dst. */
-static int stage_rows(struct stage *s, const struct weight_item *item, enum dtype dtype,
-                      uint64_t row, uint64_t n, uint8_t *dst, struct err *err) {
+/* Rows row .. row + n - 1 of the weight, in its dtype, to their place in staging. */
+static int stage_rows(struct reader *r, uint64_t row, uint64_t n) {
+    struct stage *s = r->stage;
+    const struct weight_item *item = s->item;
     const struct checkpoint_tensor *t = checkpoint_tensor(s->ck, item->tensor);
-    enum dtype stored = (enum dtype)t->dtype;
-    if (stored == dtype) return checkpoint_read(s->ck, item->tensor, row, n, dst, err);
-    int rc = checkpoint_read(s->ck, item->tensor, row, n, s->rows, err);
+    enum dtype stored = (enum dtype)t->dtype, dtype = s->dtype;
+    uint8_t *dst = (uint8_t *)s->staging + row * dtype_row_bytes(dtype, item->cols);
+    if (stored == dtype) return checkpoint_read(s->ck, item->tensor, row, n, dst, &r->err);
+    int rc = checkpoint_read(s->ck, item->tensor, row, n, r->rows, &r->err);
     if (rc) return rc;
     size_t n_numbers = (size_t)n * item->cols;
-    float *floats = dtype == DTYPE_F32 ? (float *)(void *)dst : s->floats;
-    dtype_to_f32(stored, s->rows, n_numbers, floats);
-    return dtype == DTYPE_F32 ? OK : weights_round(t->name, dtype, floats, n_numbers, dst, err);
+    float *floats = dtype == DTYPE_F32 ? (float *)(void *)dst : r->floats;
+    dtype_to_f32(stored, r->rows, n_numbers, floats);
+    return dtype == DTYPE_F32 ? OK : weights_round(t->name, dtype, floats, n_numbers, dst, &r->err);
+}
+
+/* Chunks of the weight at hand until none is left or some reader failed. */
+static void *read_chunks(void *arg) {
+    struct reader *r = arg;
+    struct stage *s = r->stage;
+    uint64_t rows = s->item->rows, row_bytes = dtype_row_bytes(s->dtype, s->item->cols);
+    for (;;) {
+        pthread_mutex_lock(&s->lock);
+        uint64_t row = s->next_row, n = rows - row < s->step ? rows - row : s->step;
+        s->next_row += n;
+        pthread_mutex_unlock(&s->lock);
+        if (n == 0) return NULL;
+        r->rc = stage_rows(r, row, n);
+        pthread_mutex_lock(&s->lock);
+        if (!r->rc) r->rc = progress_add(&s->progress, n * row_bytes, &r->err);
+        if (r->rc) s->next_row = rows;
+        pthread_mutex_unlock(&s->lock);
+    }
+}
+
+/* The weight into staging. Where the system gives no more threads, the others read all of it. */
+static int read_weight(struct stage *s, const struct weight_item *item, enum dtype dtype,
+                       struct err *err) {
+    s->item = item;
+    s->dtype = dtype;
+    s->step = chunk_rows(item->rows, item->cols);
+    s->next_row = 0;
+    uint64_t n_chunks = div_ceil(item->rows, s->step);
+    uint32_t n = n_chunks < s->n_readers ? (uint32_t)n_chunks : s->n_readers;
+    for (uint32_t i = 1; i < n; i++)
+        s->readers[i].started =
+            pthread_create(&s->readers[i].thread, NULL, read_chunks, &s->readers[i]) == 0;
+    read_chunks(&s->readers[0]);
+    for (uint32_t i = 1; i < n; i++)
+        if (s->readers[i].started) pthread_join(s->readers[i].thread, NULL);
+    for (uint32_t i = 0; i < n; i++)
+        if (s->readers[i].rc) return err_set(err, s->readers[i].rc, "%s", s->readers[i].err.msg);
+    return OK;
 }
 
 static int load_weight(struct stage *s, struct model *m, const struct weight_item *item,
-                       enum dtype dtype, struct err *err) {
-    size_t row_bytes = dtype_row_bytes(dtype, item->cols);
-    uint64_t step = chunk_rows(item->rows, item->cols);
-    int rc = OK;
-    for (uint64_t row = 0; !rc && row < item->rows; row += step) {
-        uint64_t n = item->rows - row < step ? item->rows - row : step;
-        rc = stage_rows(s, item, dtype, row, n, (uint8_t *)s->staging + row * row_bytes, err);
-        if (!rc) rc = progress_add(&s->progress, n * row_bytes, err);
-    }
+                       const struct weight_item *next, enum dtype dtype, struct err *err) {
+    int rc = read_weight(s, item, dtype, err);
+    if (rc) return rc;
+    if (next) checkpoint_read_ahead(s->ck, next->tensor);
     struct tensor tensor = {dtype, item->rows, item->cols, s->staging};
-    return rc ? rc : m->kernels->load(m->device, item->which, item->layer, &tensor, err);
+    return m->kernels->load(m->device, item->which, item->layer, &tensor, err);
 }
 
 /* Sizes of the buffers and of the whole, and the type of every weight. */
@@ -152,19 +206,33 @@ static int size_stage(struct stage *s, const struct weight_plan *plan, int want,
     return OK;
 }
 
-static int load_weights(struct stage *s, struct model *m, const struct weight_plan *plan,
-                        const enum dtype *dtypes, struct err *err) {
+static int open_reader(struct stage *s, struct reader *r, struct err *err) {
     void *floats = NULL;
-    int rc = map_buffer(s->staging_bytes, &s->staging, err);
-    if (!rc) rc = map_buffer(s->rows_bytes, &s->rows, err);
+    r->stage = s;
+    int rc = map_buffer(s->rows_bytes, &r->rows, err);
     if (!rc) rc = map_buffer(s->floats_bytes, &floats, err);
-    s->floats = floats;
-    for (size_t i = 0; !rc && i < plan->n_items; i++)
-        rc = load_weight(s, m, &plan->items[i], dtypes[i], err);
+    r->floats = floats;
+    return rc;
+}
+
+static int load_weights(struct stage *s, struct model *m, const struct weight_plan *plan,
+                        const enum dtype *dtypes, uint32_t n_threads, struct err *err) {
+    int rc = map_buffer(s->staging_bytes, &s->staging, err);
+    s->n_readers = n_threads < READERS_MAX ? n_threads : READERS_MAX;
+    pthread_mutex_init(&s->lock, NULL);
+    for (uint32_t i = 0; !rc && i < s->n_readers; i++)
+        rc = open_reader(s, &s->readers[i], err);
+    for (size_t i = 0; !rc && i < plan->n_items; i++) {
+        const struct weight_item *next = i + 1 < plan->n_items ? &plan->items[i + 1] : NULL;
+        rc = load_weight(s, m, &plan->items[i], next, dtypes[i], err);
+    }
     progress_end(&s->progress);
     unmap_buffer(s->staging, s->staging_bytes);
-    unmap_buffer(s->rows, s->rows_bytes);
-    unmap_buffer(floats, s->floats_bytes);
+    for (uint32_t i = 0; i < s->n_readers; i++) {
+        unmap_buffer(s->readers[i].rows, s->rows_bytes);
+        unmap_buffer(s->readers[i].floats, s->floats_bytes);
+    }
+    pthread_mutex_destroy(&s->lock);
     return rc;
 }
 
@@ -229,7 +297,7 @@ int model_set_window(struct config *config, const struct model_options *options,
 }
 
 static void set_info(struct model *m, const struct config *config,
-                     const uint64_t bytes_by_dtype[DTYPE_COUNT], uint64_t total) {
+                     const uint64_t bytes_by_dtype[DTYPE_COUNT]) {
     struct model_info *info = &m->info;
     int most = -1, kinds = 0;
     for (int d = 0; d < DTYPE_COUNT; d++) {
@@ -254,7 +322,6 @@ static void set_info(struct model *m, const struct config *config,
     info->chat_template_error = m->chat_template_error[0] ? m->chat_template_error : NULL;
     info->chat_template = m->chat_template_text;
     info->adds_bos = tokenizer_adds_bos(m->tokenizer);
-    info->weight_bytes = total;
 }
 
 static int set_fingerprint(struct model *m, struct checkpoint *ck,
@@ -393,12 +460,17 @@ int model_load_on(const struct model_options *options, const struct kernels *ker
     uint32_t n_threads = options->n_threads ? options->n_threads : cpu_count();
     rc = kernels->open(&m->shape, n_threads, &m->device, err);
     m->shape.rope_freq = NULL; /* the config's, borrowed during open */
-    if (!rc) rc = load_weights(&stage, m, &plan, dtypes, err);
+    if (!rc) rc = load_weights(&stage, m, &plan, dtypes, n_threads, err);
     if (rc) goto done;
-    set_info(m, &config, by_dtype, stage.progress.total);
+    set_info(m, &config, by_dtype);
     m->info.n_threads = n_threads;
-    for (size_t i = 0; i < plan.n_items; i++)
-        costs_add(&m->costs, &m->shape, &plan.items[i], dtypes[i]);
+    for (size_t i = 0; i < plan.n_items; i++) {
+        const struct weight_item *item = &plan.items[i];
+        enum dtype kept =
+            item->matrix ? costs_kept(kernels, m->shape.activations, dtypes[i]) : dtypes[i];
+        costs_add(&m->costs, &m->shape, item, kept);
+        m->info.weight_bytes += weights_bytes(item, kept);
+    }
     progress_phase(options, LOAD_CACHE);
     *out = m;
     m = NULL;

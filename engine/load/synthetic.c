@@ -288,8 +288,10 @@ static void set_info(struct model *m, const struct config *config, const char *s
     model_set_table_info(m);
     for (size_t i = 0; i < plan->n_items; i++) {
         const struct weight_item *item = &plan->items[i];
-        m->info.weight_bytes += weights_bytes(item, item->matrix ? dtype : DTYPE_F32);
-        costs_add(&m->costs, &m->shape, item, item->matrix ? dtype : DTYPE_F32);
+        enum dtype kept =
+            item->matrix ? costs_kept(m->kernels, m->shape.activations, dtype) : DTYPE_F32;
+        m->info.weight_bytes += weights_bytes(item, kept);
+        costs_add(&m->costs, &m->shape, item, kept);
     }
     uint64_t hash = loader_hash(LOADER_HASH_START, spec, strlen(spec) + 1);
     hash = loader_hash(hash, &dtype, sizeof dtype);

@@ -112,7 +112,6 @@ static int make_rope(struct device *dev, const struct model_shape *shape, struct
 
 int gpu_open(const struct model_shape *shape, uint32_t n_threads, struct device **out,
              struct err *err) {
-    (void)n_threads; /* the caller's is enough */
     struct err unread;
     if (!err) err = &unread;
     int rc = check_shape(shape, err);
@@ -120,7 +119,7 @@ int gpu_open(const struct model_shape *shape, uint32_t n_threads, struct device 
     struct device *dev = calloc(1, sizeof *dev);
     if (!dev) return err_set(err, ERR_NOMEM, "device: no memory for %zu bytes", sizeof *dev);
     derive(dev, shape);
-    rc = gpu_open_runtime(dev, err);
+    rc = gpu_open_runtime(dev, n_threads, err);
     if (rc == OK) rc = find_hardware(dev, err);
     if (rc == OK) rc = make_arrays(dev, err);
     if (rc == OK) rc = make_rope(dev, shape, err);
@@ -351,8 +350,7 @@ int gpu_reserve(struct device *dev, const struct device_limits *limits, struct e
         give_back(dev);
         return rc;
     }
-    for (int i = 0; i < 2; i++)
-        gpu_pinned_free(&rt->staging[i]);
+    gpu_close_loading(dev);
     rt->reserved = true;
     return OK;
 }

@@ -4,11 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "kernels/cpu/pool.h"
 #include "kernels/weights.h"
 
 enum {
-    SLAB_BYTES = 256 << 20, /* weights are cut from pieces of this size: few allocations */
-    STAGING_BYTES = 4 << 20,
+    SLAB_BYTES = 256 << 20,   /* weights are cut from pieces of this size: few allocations */
+    STAGING_BYTES = 16 << 20, /* a buffer: filling it takes longer than handing it out */
+    STAGING_SHARE = 16,       /* but no more than this part of a small model */
+    LOADERS_MAX = 8,          /* threads: so many fill faster than a bus takes */
 };
 
 /* ---- failures --------------------------------------------------------------------------------- */
@@ -131,27 +134,43 @@ static int open_blas(struct device *dev, struct err *err) {
     return err_set(err, ERR_DEVICE, "cuda: cuBLAS: %s", cublasGetStatusString(status));
 }
 
-int gpu_open_runtime(struct device *dev, struct err *err) {
+/* Rows of gate and up go by eights, so that many fit; of q8_0 no row takes more than float32 does. */
+static size_t staging_bytes(size_t weights, size_t row) {
+    size_t bytes = weights / STAGING_SHARE;
+    if (bytes > STAGING_BYTES) bytes = STAGING_BYTES;
+    return align_up(bytes > 16 * row ? bytes : 16 * row, GPU_ALIGN);
+}
+
+int gpu_open_runtime(struct device *dev, uint32_t n_threads, struct err *err) {
     struct runtime *rt = calloc(1, sizeof *rt);
     dev->runtime = rt;
     if (!rt) return err_set(err, ERR_NOMEM, "device: no memory for %zu bytes", sizeof *rt);
-    size_t row = widest(dev) * sizeof(float);
-    rt->staging_bytes = 16 * row > STAGING_BYTES ? 16 * row : STAGING_BYTES;
     size_t weights = align_up(gpu_weights_estimate(&dev->shape, dev->act), 1 << 16);
+    rt->staging_bytes = staging_bytes(weights, widest(dev) * sizeof(float));
     rt->slab_bytes = weights < SLAB_BYTES ? weights : SLAB_BYTES;
     for (int which = 0; which < WEIGHT_END; which++) {
         uint32_t n = weight_count(&dev->shape, (enum weight)which);
         if (n > rt->loaded_stride) rt->loaded_stride = n;
     }
     rt->loaded = calloc((size_t)rt->loaded_stride * WEIGHT_END, sizeof *rt->loaded);
-    rt->numbers = malloc(row);
-    if (!rt->loaded || !rt->numbers)
-        return err_set(err, ERR_NOMEM, "device: no memory for a row of weights (%zu bytes)", row);
-    int rc = gpu_check_err(dev, cudaStreamCreateWithFlags(&rt->cu_stream, cudaStreamNonBlocking),
+    if (!rt->loaded) return err_set(err, ERR_NOMEM, "device: no memory for the list of weights");
+    int rc = pool_create(n_threads < LOADERS_MAX ? n_threads : LOADERS_MAX, &rt->loaders, err);
+    if (rc == OK)
+        rc = gpu_check_err(dev, cudaStreamCreateWithFlags(&rt->cu_stream, cudaStreamNonBlocking),
                            "a stream", err);
     for (int i = 0; i < 2 && rc == OK; i++)
         rc = gpu_pinned_alloc(dev, &rt->staging[i], rt->staging_bytes, err);
+    for (int i = 0; i < MARKS && rc == OK; i++)
+        rc = gpu_check_err(dev, cudaEventCreate(&rt->marks[i]), "an event", err);
     return rc == OK ? open_blas(dev, err) : rc;
+}
+
+void gpu_close_loading(struct device *dev) {
+    struct runtime *rt = dev->runtime;
+    pool_destroy(rt->loaders);
+    rt->loaders = NULL;
+    for (int i = 0; i < 2; i++)
+        gpu_pinned_free(&rt->staging[i]);
 }
 
 void gpu_close_runtime(struct device *dev) {
@@ -160,10 +179,11 @@ void gpu_close_runtime(struct device *dev) {
     if (rt->cu_stream) cudaStreamSynchronize(rt->cu_stream);
     gpu_drop_graphs(dev);
     if (rt->blas) cublasDestroy(rt->blas);
-    for (int i = 0; i < 2; i++) {
-        gpu_pinned_free(&rt->staging[i]);
+    gpu_close_loading(dev);
+    for (int i = 0; i < 2; i++)
         gpu_pinned_free(&rt->inboxes[i]);
-    }
+    for (int i = 0; i < MARKS; i++)
+        if (rt->marks[i]) cudaEventDestroy(rt->marks[i]);
     if (rt->slots) cudaFreeHost(rt->slots);
     if (rt->outcomes) cudaFreeHost(rt->outcomes);
     if (rt->logits) cudaFreeHost(rt->logits);
@@ -175,7 +195,6 @@ void gpu_close_runtime(struct device *dev) {
     plan_fini(&rt->plan);
     free(rt->slabs);
     free(rt->loaded);
-    free(rt->numbers);
     free(rt->stages);
     free(rt->slot_waits);
     free(rt);

@@ -62,6 +62,10 @@ struct pinned {
     bool busy;          /* that copy may not be over */
 };
 
+/* Places in the stream where the forwards of a cycle begin and end, for their times. A forward begins
+ * when its list is planned or, if that is later, when what was queued before is done. */
+enum mark { MARK_DRAFT, MARK_DRAFTED, MARK_MAIN, MARK_ENDED, MARKS };
+
 /* For tests. */
 struct runtime_counts {
     uint64_t plain, captured, replayed; /* forwards, by how they were queued */
@@ -81,8 +85,8 @@ struct runtime {
     struct pinned staging[2];
     size_t staging_bytes;
     uint32_t next_staging;
-    float *numbers; /* one row while its type changes */
-    bool *loaded;   /* [WEIGHT_END][most of a kind] */
+    struct pool *loaders; /* until reserve: threads that fill staging */
+    bool *loaded;         /* [WEIGHT_END][most of a kind] */
     uint32_t loaded_stride;
 
     bool reserved;
@@ -97,6 +101,9 @@ struct runtime {
     struct graph graphs[GRAPHS];
     uint64_t clock; /* counts forwards, for `used` */
     bool no_graphs;
+    cudaEvent_t marks[MARKS];
+    bool marked[MARKS];         /* in the cycle at hand */
+    uint64_t draft_us, main_us; /* of the last one */
 
     struct gpu_slot *slots; /* pinned, [n_slots] */
     uint64_t *slot_waits;   /* counts.waits when a slot was last copied, plus 1 */
@@ -107,7 +114,9 @@ struct runtime {
 
 /* ---- runtime.c -------------------------------------------------------------------------------- */
 
-int gpu_open_runtime(struct device *dev, struct err *err);
+int gpu_open_runtime(struct device *dev, uint32_t n_threads, struct err *err);
+/* What loading needed: its threads and its staging memory. */
+void gpu_close_loading(struct device *dev);
 void gpu_close_runtime(struct device *dev);
 
 /* OK, or note what failed where (the first failure stays) and return ERR_DEVICE. */
@@ -179,6 +188,7 @@ int gpu_stage_lm_head(struct device *dev);
 int gpu_stage_sample(struct device *dev);
 int gpu_stage_accept(struct device *dev);
 int gpu_end(struct device *dev, struct outcome *out);
+void gpu_forward_us(const struct device *dev, uint64_t *draft_us, uint64_t *main_us);
 int gpu_read_logits(struct device *dev, uint32_t logit_row, float *out);
 
 #ifdef __cplusplus

@@ -273,10 +273,18 @@ static int add_stage(struct device *dev, enum stage_kind kind, uint32_t index) {
     return rc;
 }
 
+static int set_mark(struct device *dev, enum mark mark) {
+    struct runtime *rt = dev->runtime;
+    rt->marked[mark] = true;
+    return gpu_check(dev, cudaEventRecord(rt->marks[mark], rt->cu_stream), "a forward's border");
+}
+
 int gpu_begin(struct device *dev, const struct forward *fwd) {
     struct runtime *rt = dev->runtime;
     ASSERT(rt->reserved);
     if (gpu_flush(dev) != OK) return ERR_DEVICE;
+    bool drafts = fwd->n_segments > 0 && fwd->segments[0].view == VIEW_DRAFT;
+    if (set_mark(dev, drafts ? MARK_DRAFT : MARK_MAIN) != OK) return ERR_DEVICE;
     plan_make(&rt->plan, dev, fwd);
     dev->drafting = rt->plan.drafting;
     dev->last_logits = dev->drafting ? dev->draft_logits : dev->logits;
@@ -351,7 +359,8 @@ int gpu_stage_sample(struct device *dev) {
         if (p->segments[i].pick == PICK_PROPOSE)
             p->slots[p->segments[i].slot].n_asked = p->segments[i].n_logits;
     int rc = add_stage(dev, STAGE_SAMPLE, 0);
-    return rc == OK ? gpu_flush(dev) : rc; /* the device works while the main forward is planned */
+    if (rc == OK) rc = gpu_flush(dev); /* the device works while the main forward is planned */
+    return rc == OK ? set_mark(dev, MARK_DRAFTED) : rc;
 }
 
 int gpu_stage_accept(struct device *dev) {
@@ -366,6 +375,29 @@ int gpu_stage_accept(struct device *dev) {
 
 /* ---- back to the host ------------------------------------------------------------------------- */
 
+/* Between two marks, which the stream has passed; 0 where one was not set. */
+static uint64_t time_between(struct device *dev, enum mark from, enum mark to) {
+    struct runtime *rt = dev->runtime;
+    float ms = 0;
+    if (!rt->marked[from] || !rt->marked[to]) return 0;
+    cudaError_t error = cudaEventElapsedTime(&ms, rt->marks[from], rt->marks[to]);
+    if (gpu_check(dev, error, "a forward's time") != OK) return 0;
+    return ms > 0.001f ? (uint64_t)(ms * 1000) : 1; /* the clock's grain */
+}
+
+static int read_times(struct device *dev) {
+    struct runtime *rt = dev->runtime;
+    rt->draft_us = time_between(dev, MARK_DRAFT, MARK_DRAFTED);
+    rt->main_us = time_between(dev, MARK_MAIN, MARK_ENDED);
+    memset(rt->marked, 0, sizeof rt->marked);
+    return rt->failed ? ERR_DEVICE : OK;
+}
+
+void gpu_forward_us(const struct device *dev, uint64_t *draft_us, uint64_t *main_us) {
+    *draft_us = dev->runtime->draft_us;
+    *main_us = dev->runtime->main_us;
+}
+
 int gpu_end(struct device *dev, struct outcome *out) {
     struct runtime *rt = dev->runtime;
     uint32_t n = rt->plan.counts.n_accept;
@@ -376,7 +408,9 @@ int gpu_end(struct device *dev, struct outcome *out) {
                        cudaMemcpyAsync(rt->outcomes, dev->outcomes, n * sizeof *out,
                                        cudaMemcpyDeviceToHost, rt->cu_stream),
                        "end");
+    if (rc == OK) rc = set_mark(dev, MARK_ENDED);
     if (rc == OK) rc = gpu_wait(dev);
+    if (rc == OK) rc = read_times(dev);
     for (uint32_t i = 0; i < dev->limits.n_slots; i++) /* proposals live for one cycle */
         rt->plan.slots[i].n_asked = 0;
     rt->plan.fwd.n_segments = 0;
@@ -388,8 +422,8 @@ int gpu_end(struct device *dev, struct outcome *out) {
 int gpu_read_logits(struct device *dev, uint32_t logit_row, float *out) {
     struct runtime *rt = dev->runtime;
     size_t vocab = dev->shape.vocab_size;
-    ASSERT(logit_row < rt->plan.counts.n_logit_rows);
-    ASSERT(dev->last_logits);
+    ASSERT(rt->failed || logit_row < rt->plan.counts.n_logit_rows);
+    ASSERT(rt->failed || dev->last_logits);
     int rc = gpu_flush(dev);
     if (rc == OK)
         rc = gpu_check(dev,

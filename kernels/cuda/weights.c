@@ -2,6 +2,9 @@
  *
  *   source rows     any type ─▶ staging: f32, bf16, or q8_0 as int8 and scales ─▶ their rows of a matrix
  *
+ * There are two staging buffers: while one is copied, the loading threads fill the other, each some
+ * rows of it. Rows that change their type do so through float32, in pieces of PIECE numbers.
+ *
  *   qkv      | q ............ pad | k ...... pad | v ...... pad |        parts begin at multiples of 16
  *   gate_up  | gate 0-7 | up 0-7 | gate 8-15 | up 8-15 | ...             two strided copies
  *
@@ -11,10 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/pool.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/weights.h"
 
-enum { OCTET = 8 }; /* rows of gate, or of up, that lie together */
+enum {
+    OCTET = 8,    /* rows of gate, or of up, that lie together */
+    PIECE = 1024, /* numbers; a multiple of every type's block */
+    SHARES = 4,   /* of a staging buffer, for each thread: one that lost its core holds up little */
+};
 
 /* Where the rows of a weight go. */
 struct target {
@@ -173,9 +181,20 @@ static size_t scales_bytes(const struct matrix *m) {
     return m->dtype == DTYPE_Q8_0 ? m->ld / GPU_GROUP * sizeof(float) : 0;
 }
 
+/* n numbers to another type that has no blocks. */
+static void convert_numbers(enum dtype from_dtype, const char *from, enum dtype to_dtype, char *to,
+                            uint32_t n) {
+    float numbers[PIECE];
+    for (uint32_t at = 0, now; at < n; at += now) {
+        now = n - at < PIECE ? n - at : PIECE;
+        dtype_to_f32(from_dtype, from + dtype_row_bytes(from_dtype, at), now, numbers);
+        dtype_from_f32(to_dtype, numbers, now, to + dtype_row_bytes(to_dtype, at));
+    }
+}
+
 /* One source row as the matrix keeps it; src->cols numbers, then zeros. */
-static void convert_row(struct device *dev, const struct matrix *m, const struct tensor *src,
-                        uint32_t row, char *data, float *scales) {
+static void convert_row(const struct matrix *m, const struct tensor *src, uint32_t row, char *data,
+                        float *scales) {
     const char *from =
         (const char *)src->data + (size_t)row * dtype_row_bytes(src->dtype, src->cols);
     if (m->dtype == DTYPE_Q8_0) {
@@ -194,10 +213,28 @@ static void convert_row(struct device *dev, const struct matrix *m, const struct
     } else if (m->dtype == DTYPE_F32) {
         dtype_to_f32(src->dtype, from, src->cols, (float *)(void *)data);
     } else {
-        dtype_to_f32(src->dtype, from, src->cols, dev->runtime->numbers);
-        dtype_from_f32(m->dtype, dev->runtime->numbers, src->cols, data);
+        convert_numbers(src->dtype, from, m->dtype, data, src->cols);
     }
     memset(data + bytes, 0, data_bytes(m) - bytes);
+}
+
+/* Rows row0 .. row0 + n_rows - 1 of a tensor into staging, by tasks of task_rows; the last are short. */
+struct conversion {
+    const struct matrix *matrix;
+    const struct tensor *src;
+    uint32_t row0, n_rows, task_rows;
+    char *data;
+    char *scales;
+};
+
+static void convert_task(void *arg, uint32_t task, uint32_t thread) {
+    const struct conversion *c = arg;
+    size_t row_bytes = data_bytes(c->matrix), scale_bytes = scales_bytes(c->matrix);
+    uint32_t first = task * c->task_rows, end = first + c->task_rows;
+    (void)thread; /* scratch lies on the stack */
+    for (uint32_t i = first; i < end && i < c->n_rows; i++)
+        convert_row(c->matrix, c->src, c->row0 + i, c->data + i * row_bytes,
+                    (float *)(void *)(c->scales + i * scale_bytes));
 }
 
 static int copy_matrix(struct device *dev, const struct target *t, const struct tensor *src,
@@ -207,14 +244,15 @@ static int copy_matrix(struct device *dev, const struct target *t, const struct 
     uint32_t most = (uint32_t)(dev->runtime->staging_bytes / (row_bytes + scale_bytes));
     most -= most % OCTET;
     ASSERT(most > 0);
+    uint32_t n_tasks = SHARES * pool_threads(dev->runtime->loaders);
     int rc = OK;
     for (uint32_t row = 0, n; row < src->rows && rc == OK; row += n) {
         n = src->rows - row < most ? src->rows - row : most;
-        char *data = gpu_staging(dev, err), *scales = data + n * row_bytes;
+        char *data = gpu_staging(dev, err);
         if (!data) return ERR_DEVICE;
-        for (uint32_t i = 0; i < n; i++)
-            convert_row(dev, m, src, row + i, data + i * row_bytes,
-                        (float *)(void *)(scales + i * scale_bytes));
+        char *scales = data + n * row_bytes;
+        struct conversion c = {m, src, row, n, (uint32_t)div_ceil(n, n_tasks), data, scales};
+        pool_run(dev->runtime->loaders, convert_task, &c, n_tasks);
         cudaError_t error = copy_rows(dev, t, m->data, row_bytes, data, row, n);
         if (!error && scale_bytes)
             error = copy_rows(dev, t, m->scales, scale_bytes, scales, row, n);
@@ -257,14 +295,10 @@ static int make_matrix(struct device *dev, struct matrix *m, enum dtype dtype, u
 }
 
 /* Some rows of a q8_0 matrix, fetched, as rows of bf16. data, scales: what was fetched. */
-static void widen_rows(struct device *dev, const struct matrix *old, uint32_t n, const int8_t *data,
+static void widen_rows(const struct matrix *old, uint32_t n, const int8_t *data,
                        const float *scales, uint16_t *out) {
-    for (size_t i = 0; i < n; i++) {
-        float *numbers = dev->runtime->numbers;
-        for (size_t k = 0; k < old->ld; k++)
-            numbers[k] = scales[(i * old->ld + k) / GPU_GROUP] * (float)data[i * old->ld + k];
-        dtype_from_f32(DTYPE_BF16, numbers, old->ld, out + i * old->ld);
-    }
+    for (size_t i = 0; i < (size_t)n * old->ld; i++)
+        out[i] = f32_to_bf16(scales[i / GPU_GROUP] * (float)data[i]);
 }
 
 /* A q8_0 matrix becomes bf16. Rare, so it waits for every copy. */
@@ -291,7 +325,7 @@ static int widen_matrix(struct device *dev, struct matrix *m, struct err *err) {
         if (!wide) return ERR_DEVICE;
         rc = gpu_check_err(dev, cudaStreamSynchronize(rt->cu_stream), "fetching weights", err);
         if (rc != OK) return rc;
-        widen_rows(dev, &old, (uint32_t)n, (const int8_t *)fetched,
+        widen_rows(&old, (uint32_t)n, (const int8_t *)fetched,
                    (const float *)(void *)(fetched + n_bytes), (uint16_t *)(void *)wide);
         error = cudaMemcpyAsync((uint16_t *)m->data + row * old.ld, wide, 2 * n_bytes,
                                 cudaMemcpyHostToDevice, rt->cu_stream);

@@ -108,11 +108,11 @@ static inline struct device_limits small_limits(void) {
 }
 
 static inline struct small small_open(const struct kernels *k, const struct model_shape *shape,
-                                      enum dtype dtype, bool optional) {
+                                      enum dtype dtype, bool optional, uint32_t n_threads = 1) {
     struct small m = {k, NULL, *shape};
     struct err err = {};
     struct device_limits limits = small_limits();
-    if (k->open(shape, 1, &m.dev, &err) != OK) fail_msg("%s", err.msg);
+    if (k->open(shape, n_threads, &m.dev, &err) != OK) fail_msg("%s", err.msg);
     small_load_all(&m, dtype, optional);
     if (k->reserve(m.dev, &limits, &err) != OK) fail_msg("%s", err.msg);
     struct rules greedy = {};

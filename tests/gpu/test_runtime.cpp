@@ -2,6 +2,8 @@
  * graphs change nothing. */
 #include "tests/gpu/small_model.h"
 
+#include <time.h>
+
 #include "kernels/cuda/runtime.h"
 
 static const struct kernels *cuda(void) {
@@ -127,7 +129,7 @@ static void weights_lie_where_kernels_look(void **state) {
         s.block_size = 4;
         s.head_dim = i % 4 ? 16 : 12; /* k and v begin behind padding */
         if (i / 2 > 2) s.d_model = 64, s.d_ff = 96;
-        struct small m = small_open(cuda(), &s, dtypes[i / 2], true);
+        struct small m = small_open(cuda(), &s, dtypes[i / 2], true, 1 + (uint32_t)i % 3);
         check_matrices(&m, dtypes[i / 2]);
         const struct layer *l = &m.dev->layers[1];
         check_bias(&m, l->qkv_bias, WEIGHT_K_BIAS, 1, m.dev->k_at, false);
@@ -430,6 +432,59 @@ static void a_cycle_waits_once_and_allocates_nothing(void **state) {
     m.k->close(m.dev);
 }
 
+static uint64_t now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* Both forwards take time, and together no longer than the cycle, queued plainly or as a graph; a
+ * forward that a cycle lacks took none. */
+static void forwards_are_timed_where_they_run(void **state) {
+    (void)state;
+    struct model_shape s = shape_of(2);
+    struct small m = small_open(cuda(), &s, DTYPE_F32, false);
+    struct small_text t = small_text(0);
+    struct outcome out[SMALL_SLOTS];
+    uint64_t draft_us = 7, main_us = 7, waits = gpu_counts(m.dev).waits;
+    m.k->forward_us(m.dev, &draft_us, &main_us);
+    assert_int_equal(draft_us + main_us, 0); /* nothing has run */
+    enum { DRAFTS = 1, MAINS = 2 };
+    const int kinds[] = {MAINS, DRAFTS | MAINS, DRAFTS | MAINS, DRAFTS | MAINS, MAINS, DRAFTS};
+    for (int kind : kinds) {
+        uint64_t begun = now_us();
+        if (kind & DRAFTS) {
+            struct segment draft = small_segment(&t, VIEW_DRAFT, 0, 15, 4, 3);
+            draft.pick = PICK_PROPOSE;
+            draft.prompt_len = 16;
+            draft.history = t.tokens;
+            assert_int_equal(small_forward(&m, &draft, 1), OK);
+            assert_int_equal(m.k->sample(m.dev), OK);
+        }
+        if (kind & MAINS) {
+            struct segment base = small_segment(&t, VIEW_BASE, 0, 0, 16, 1);
+            assert_int_equal(small_forward(&m, &base, 1), OK);
+        }
+        assert_int_equal(m.k->end(m.dev, out), OK);
+        uint64_t wall = now_us() - begun + 2; /* both clocks round */
+        m.k->forward_us(m.dev, &draft_us, &main_us);
+        assert_int_equal(draft_us > 0, (kind & DRAFTS) != 0);
+        assert_int_equal(main_us > 0, (kind & MAINS) != 0);
+        if (draft_us + main_us > wall)
+            fail_msg("draft %llu us, main %llu us, wall %llu us", (unsigned long long)draft_us,
+                     (unsigned long long)main_us, (unsigned long long)wall);
+#ifdef GERYON_GPUSIM /* whose forwards take milliseconds */
+        if (2 * (draft_us + main_us) < wall) fail_msg("the forwards took less than half");
+        if (kind == (DRAFTS | MAINS) && (draft_us < wall / 20 || main_us < wall / 20))
+            fail_msg("draft %llu us, main %llu us", (unsigned long long)draft_us,
+                     (unsigned long long)main_us);
+#endif
+    }
+    assert_int_equal(gpu_counts(m.dev).waits, waits + ARRAY_LEN(kinds)); /* none for this */
+    assert_true(gpu_counts(m.dev).replayed > 0);
+    m.k->close(m.dev);
+}
+
 /* More keys than graphs are kept: the oldest make room, and nothing is lost. */
 static void graphs_make_room_for_each_other(void **state) {
     (void)state;
@@ -476,6 +531,7 @@ int main(void) {
         cmocka_unit_test(cycles_agree_with_the_cpu),
         cmocka_unit_test(graphs_change_nothing),
         cmocka_unit_test(a_cycle_waits_once_and_allocates_nothing),
+        cmocka_unit_test(forwards_are_timed_where_they_run),
         cmocka_unit_test(graphs_make_room_for_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

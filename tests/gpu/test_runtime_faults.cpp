@@ -203,6 +203,8 @@ static void a_failing_call_is_a_device_error_with_a_reason(void **state) {
         {"launch", 4, "cuda: qkv: ", 0},
         {"cudaMemcpyAsync", 1, "cuda: begin: ", 0},
         {"cudaMemcpyAsync", 2, "cuda: end: ", 0},
+        {"cudaEventRecord", 1, "cuda: a forward's border: ", 0},
+        {"cudaEventElapsedTime", 1, "cuda: a forward's time: ", 0},
         {"cudaStreamSynchronize", 1, "cuda: waiting for the device: ", 0},
         {"cudaStreamBeginCapture", 1, "cuda: capturing a graph: ", 1},
         {"cudaStreamEndCapture", 1, "cuda: capturing a graph: ", 1},

@@ -30,6 +30,9 @@ struct gpusim_counts {
 };
 struct gpusim_counts gpusim_counts(void);
 
+/* What was made and not yet given back: allocations, pinned buffers, streams, events, graphs. */
+size_t gpusim_in_use(void);
+
 /* Walk all allocations: ends the process when a red zone was written to. */
 void gpusim_check(void);
 

@@ -93,6 +93,7 @@ bool gs_in_arena(const void *p);
 cudaError_t gs_device_alloc(void **out, size_t bytes);
 cudaError_t gs_device_free(void *p);
 size_t gs_device_free_bytes(void);
+size_t gs_memory_in_use(void); /* allocations and pinned buffers */
 cudaError_t gs_pinned_alloc(void **out, size_t bytes);
 cudaError_t gs_pinned_free(void *p);
 

@@ -191,6 +191,12 @@ cudaError_t gs_device_free(void *p) {
 size_t gs_device_free_bytes(void) {
     return gs_options.memory_bytes - memory.used;
 }
+size_t gs_memory_in_use(void) {
+    size_t n = memory.pinned.size();
+    for (const auto &a : memory.allocations)
+        n += a.second.living;
+    return n;
+}
 
 // ---- pinned host memory
 

@@ -103,6 +103,20 @@ static bool fails_now(const char *call) {
     do {                                                       \
         if (fails_now(__func__)) return result(planned.error); \
     } while (0)
+static size_t n_handles; /* streams, events, graphs and their instances */
+template <class T> static T *made(T *handle) {
+    n_handles++;
+    return handle;
+}
+template <class T> static void unmake(T *handle) {
+    if (handle) n_handles--;
+    delete handle;
+}
+extern "C" size_t gpusim_in_use(void) {
+    LOCKED;
+    return n_handles + gs_memory_in_use();
+}
+
 static CUstream_st *stream_of(cudaStream_t stream) {
     return stream ? stream : &legacy;
 }
@@ -247,7 +261,7 @@ extern "C" cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ou
     }
     s->nodes.clear();
     captures.erase(std::find(captures.begin(), captures.end(), c));
-    if (!error) *out = new CUgraph_st{c->nodes};
+    if (!error) *out = made(new CUgraph_st{c->nodes});
     delete c;
     return result(error);
 }
@@ -266,7 +280,7 @@ extern "C" cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t fr
     MAY_FAIL;
     if (!from || flags) return result(cudaErrorInvalidValue);
     NOT_IN_CAPTURE;
-    *out = new CUgraphExec_st{from->nodes};
+    *out = made(new CUgraphExec_st{from->nodes});
     return cudaSuccess;
 }
 extern "C" cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
@@ -276,11 +290,13 @@ extern "C" cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream
     return gs_enqueue(stream, [nodes] { run_graph(*nodes); });
 }
 extern "C" cudaError_t cudaGraphDestroy(cudaGraph_t g) {
-    delete g;
+    LOCKED;
+    unmake(g);
     return cudaSuccess;
 }
 extern "C" cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-    delete exec;
+    LOCKED;
+    unmake(exec);
     return cudaSuccess;
 }
 
@@ -289,7 +305,7 @@ extern "C" cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
 extern "C" cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     LOCKED;
     MAY_FAIL;
-    *out = new CUstream_st{!(flags & cudaStreamNonBlocking), {}, NULL, {}};
+    *out = made(new CUstream_st{!(flags & cudaStreamNonBlocking), {}, NULL, {}});
     streams.push_back(*out);
     return cudaSuccess;
 }
@@ -301,7 +317,7 @@ extern "C" cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     if (!stream || stream->capturing) return result(cudaErrorInvalidResourceHandle);
     run_until(stream, next_number);
     streams.erase(std::find(streams.begin(), streams.end(), stream));
-    delete stream;
+    unmake(stream);
     return cudaSuccess;
 }
 extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -339,9 +355,10 @@ extern "C" cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, 
 // ---- events
 
 extern "C" cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+    LOCKED;
     MAY_FAIL;
     (void)flags;
-    *out = new CUevent_st{std::make_shared<event>()};
+    *out = made(new CUevent_st{std::make_shared<event>()});
     return cudaSuccess;
 }
 extern "C" cudaError_t cudaEventCreate(cudaEvent_t *out) {
@@ -349,7 +366,7 @@ extern "C" cudaError_t cudaEventCreate(cudaEvent_t *out) {
 }
 extern "C" cudaError_t cudaEventDestroy(cudaEvent_t e) {
     LOCKED;
-    delete e;
+    unmake(e);
     return cudaSuccess;
 }
 extern "C" cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
@@ -428,6 +445,7 @@ extern "C" cudaError_t cudaEventQuery(cudaEvent_t handle) {
 }
 extern "C" cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
     LOCKED;
+    MAY_FAIL;
     const event &a = *start->e, &b = *end->e;
     if (!a.recorded || !b.recorded) return result(cudaErrorInvalidResourceHandle);
     if (a.completed < a.recorded || b.completed < b.recorded) return cudaErrorNotReady;

@@ -96,6 +96,18 @@ def test_another_window_is_marked():
     assert full["model"]["window"] > own["model"]["window"]
 
 
+def test_kept_proposals_can_be_stated():
+    """Random weights keep hardly any: --accept says what cycles cost that keep some."""
+    for drafts, kept, accepted in (8, 3, 4), (8, 60, 8), (8, 0, 1), ("ngram", 0, 1):
+        report = bench("--model", DRAFTS, "--prompt-tokens", 20, "--gen-tokens", 25, "--batch", 2, "--reps", 1,
+                       "--drafts", drafts, "--accept", kept)
+        assert report["timing_only"]
+        case = report["cases"][0]
+        assert case["total_output_tokens"] == 50 and case["accepted_length"] == pytest.approx(accepted, abs=0.05)
+    text = run_cli("bench", "--model", DRAFTS, *map(str, SMALL), "--accept", "1").stdout.decode()
+    assert "**--accept was given" in text
+
+
 def test_the_two_phases_do_not_mix(tmp_path):
     """However early a prompt is done, its text goes on only when all prompts are."""
     trace = tmp_path / "trace.json"
@@ -161,6 +173,7 @@ def test_a_named_shape_runs_with_random_weights(extra):
     (2, ["--model", PLAIN, "--batch", "1,,2"], "--batch"),
     (2, ["--model", PLAIN, "--prompt-tokens", "0"], "--prompt-tokens"),
     (2, ["--synthetic", "qwen3-8b", "--perplexity", "x"], "--perplexity"),
+    (1, ["--model", DRAFTS, *SMALL, "--drafts", "off", "--accept", "1"], "--accept"),
     (1, ["--synthetic", "qwen3-8b,msar=4"], "msar=4"),
     (1, ["--synthetic", "nonsense"], "nonsense"),
     (1, ["--model", PLAIN, "--prompt-tokens", "99999"], "--prompt-tokens 99999"),

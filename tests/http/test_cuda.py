@@ -167,6 +167,47 @@ def test_auto_is_cuda_where_a_device_answers():
     assert "cuda" in text and "GPU simulator" in text
 
 
+def test_metrics_name_the_device_and_its_memory(server):
+    page = Scrape(server)
+    assert page("build_info", backend="cuda", device="GPU simulator") == 1
+    for kind in ("weights", "kv", "workspace", "free"):
+        assert page("device_memory_bytes", kind=kind) > 0
+
+
+# ---- benches -----------------------------------------------------------------------------------------
+
+TINY = ("--backend", "cuda", "--prompt-tokens", 20, "--gen-tokens", 13, "--batch", "1,2", "--reps", 1)
+
+
+def bench(*flags, env=None, check=True):
+    return run_cli("bench", *map(str, TINY), *map(str, flags), binary=CUDA_BIN, env=env, check=check)
+
+
+def test_a_bench_knows_its_device():
+    report = json.loads(bench("--synthetic", "tiny,window=16,drafts=4", "--drafts", 4, "--accept", 2, "--window", 8,
+                              "--json").stdout)
+    assert report["engine"]["backend"] == "cuda" and report["machine"]["device"] == "GPU simulator"
+    assert report["timing_only"] and report["model"]["window"] == 8
+    assert report["machine"]["read_bytes_per_second"] > 0 and report["machine"]["multiply_add_flops_per_second"] > 0
+    for case in report["cases"]:
+        assert case["accepted_length"] == 3 and case["decode"]["bandwidth_share"] > 0
+    text = bench("--synthetic", "tiny").stdout.decode()
+    assert "GPU simulator: reads" in text and "threads" not in text and "timing only" not in text
+
+
+@pytest.mark.parametrize("dtype, kept", [("f32", 4), ("f16", 2), ("q4_0", 2), ("q8_0", 34 / 32)])
+def test_prices_are_those_of_what_the_device_keeps(dtype, kept):
+    report = json.loads(bench("--synthetic", "tiny", "--dtype", dtype, "--json").stdout)
+    numbers = 64 * 512 + 2 * (64 * 16 * (4 + 2 + 2 + 4) + 3 * 64 * 128)
+    assert report["model"]["weight_bytes"] == pytest.approx(numbers * kept, rel=0.02)
+    assert report["cases"][0]["decode"]["bytes_per_token"] > numbers * kept
+
+
+def test_a_bench_tells_what_failed():
+    done = bench("--synthetic", "tiny", env={"GPUSIM_FAIL": "cudaGraphLaunch:3:700"}, check=False)
+    assert done.returncode == 1 and b"the compute device failed: cuda: launching a graph: " in done.stderr
+
+
 # ---- a device that fails -----------------------------------------------------------------------------
 
 def test_a_failing_device_ends_the_server(start):

@@ -1,6 +1,7 @@
 #include "tests/unit/cuda_peek.h"
 
 #include "kernels/cuda/cuda.h"
+#include "tests/gpusim/control.h"
 
 struct span {
     char *at; /* device memory */
@@ -59,4 +60,8 @@ void cuda_peek_read(const struct device *dev, enum cuda_region region, size_t at
 void cuda_peek_write(struct device *dev, enum cuda_region region, size_t at, size_t n,
                      const void *bytes) {
     ASSERT(cudaMemcpy(reach(dev, region, at, n), bytes, n, cudaMemcpyHostToDevice) == cudaSuccess);
+}
+
+size_t cuda_peek_in_use(void) {
+    return gpusim_in_use();
 }

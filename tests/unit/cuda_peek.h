@@ -29,5 +29,7 @@ __attribute__((weak)) void cuda_peek_read(const struct device *dev, enum cuda_re
                                           size_t at, size_t n, void *out);
 __attribute__((weak)) void cuda_peek_write(struct device *dev, enum cuda_region region, size_t at,
                                            size_t n, const void *bytes);
+/* How many things of the device's are held: allocations, pinned buffers, streams, events, graphs. */
+__attribute__((weak)) size_t cuda_peek_in_use(void);
 
 #endif

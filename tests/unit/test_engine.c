@@ -313,6 +313,70 @@ static void pages_take_what_a_device_has_left(void **state) {
     }
 }
 
+/* ---- a device that runs on while the host goes ahead ------------------------------------------- */
+
+static void stated_forward_us(const struct device *dev, uint64_t *draft_us, uint64_t *main_us) {
+    (void)dev;
+    *draft_us = 3000;
+    *main_us = 5000;
+}
+
+static uint64_t no_time(void *arg) {
+    (void)arg;
+    return 1;
+}
+
+/* Steps of one text with drafts; what the last line of their trace says of times. */
+static void run_traced(struct engine_config *config, const struct kernels *table, char *line,
+                       struct engine_gauges *gauges) {
+    struct model *model = make_model("{\"vocab\":[\"a\",\"b\"],\"sequence\":[0,1],"
+                                     "\"context\":1024,\"block_size\":4}");
+    if (table) model->kernels = table;
+    config->trace = tmpfile();
+    assert_non_null(config->trace);
+    struct engine *engine = make_engine(model, config);
+    struct request request = make_request(1, 40);
+    submit(engine, &request);
+    struct event event;
+    for (uint64_t t = 0; engine_step(engine, t) > 0; t++)
+        while (engine_next_event(engine, &event))
+            continue;
+    engine_gauges(engine, gauges);
+    rewind(config->trace);
+    char read[2048];
+    line[0] = 0;
+    while (fgets(read, sizeof read, config->trace))
+        if (strstr(read, "\"drafting\":1")) snprintf(line, sizeof read, "%s", read);
+    fclose(config->trace);
+    engine_destroy(engine);
+    model_destroy(model);
+}
+
+/* Where a table measures forwards itself, prices are what it says, and so are the histograms. */
+static void a_device_tells_what_its_forwards_took(void **state) {
+    (void)state;
+    struct kernels table = *kernels_scripted();
+    table.forward_us = stated_forward_us;
+    struct engine_config config;
+    struct engine_gauges gauges;
+    char line[2048];
+    engine_config_defaults(&config);
+    config.drafts = DRAFTS_AUTO;
+    run_traced(&config, &table, line, &gauges);
+    if (!strstr(line, "\"took_draft_us\":3000,\"took_main_us\":5000") ||
+        !strstr(line, "\"main_us\":5000,"))
+        fail_msg("trace: %s", line);
+    const struct histogram *draft = &gauges.step_seconds[FORWARD_DRAFT];
+    uint64_t n = gauges.forwards[FORWARD_DRAFT];
+    assert_true(n > 4);
+    assert_float_equal(draft->sum, 0.003 * (double)n, 1e-9);
+
+    config.clock = no_time; /* a clock that was given rules */
+    run_traced(&config, &table, line, &gauges);
+    assert_true(gauges.step_seconds[FORWARD_DRAFT].sum == 0);
+    assert_true(gauges.forwards[FORWARD_DRAFT] > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_without_a_row_come_next_where_drafts_find_no_room),
@@ -320,6 +384,7 @@ int main(void) {
         cmocka_unit_test(preempted_texts_that_withhold_text_can_all_be_cancelled),
         cmocka_unit_test(the_loop_thread_looks_on_while_texts_run),
         cmocka_unit_test(pages_take_what_a_device_has_left),
+        cmocka_unit_test(a_device_tells_what_its_forwards_took),
     };
     return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
 }

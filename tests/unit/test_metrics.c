@@ -12,7 +12,7 @@
 
 static const struct engine_info ENGINE = {
     .page_tokens = 16, .n_pages = 128, .draft_block = 8, .kv_bytes = 4096, .workspace_bytes = 99};
-static const struct model_info MODEL = {.weight_bytes = 1234};
+static const struct model_info MODEL = {.weight_bytes = 1234, .hardware = "Device 5"};
 
 static struct metrics_source source_of(const struct engine_gauges *gauges, bool loaded) {
     return (struct metrics_source){
@@ -217,7 +217,13 @@ static void before_the_model_only_what_is_known_is_said(void **state) {
     assert_false(has(&page, "vllm:"));
     assert_false(has(&page, "geryon_kv_pages"));
     assert_false(has(&page, "\n\n"));
+    assert_false(has(&page, ",device=\""));
     buf_free(&page);
+    source = source_of(&gauges, true);
+    page = page_of(metrics, &source);
+    assert_true(has(&page, ",backend=\"cpu\",device=\"Device 5\","));
+    buf_free(&page);
+    source = source_of(&gauges, false);
     source.model_name = "early";
     page = page_of(metrics, &source);
     assert_true(has(&page, "vllm:num_requests_waiting{model_name=\"early\"} 0\n"));

@@ -721,6 +721,50 @@ static void a_file_cut_while_loading_is_an_error(void **state) {
     cut_path = NULL;
 }
 
+/* A weight of several chunks, which threads read together, is what a single one reads; the first error
+ * ends all of them, and so does a cancelled load. */
+static void threads_read_large_weights_together(void **state) {
+    (void)state;
+    enum { VOCAB = 70000 };
+    const char *dir = keep(scratch_dir()), *path = keep(path_in(dir, "model.safetensors"));
+    toy_config(dir, VOCAB, ",\"tie_word_embeddings\":true");
+    struct toy t = {0};
+    rng_seed(&t.rng, 6);
+    toy_layer(&t, NULL);
+    toy_ends(&t, VOCAB);
+    toy_write(&t, path);
+    static const char *const dtypes[] = {"f32", "bf16", "q8_0"};
+    struct load_progress progress = {0};
+    for (size_t i = 0; i < ARRAY_LEN(dtypes); i++) {
+        struct model_options options = {.path = dir, .dtype = dtypes[i], .n_threads = 1};
+        struct model *alone = load(&options);
+        options.n_threads = 7;
+        options.progress = &progress;
+        struct model *m = load(&options);
+        assert_int_equal(device_of(m)->n_records, device_of(alone)->n_records);
+        for (size_t k = 0; k < device_of(m)->n_records; k++) {
+            const struct record *r = &device_of(m)->records[k],
+                                *one = &device_of(alone)->records[k];
+            assert_int_equal(r->bytes, one->bytes);
+            assert_memory_equal(r->data, one->data, r->bytes);
+        }
+        assert_int_equal(atomic_load(&progress.permille), 900);
+        model_destroy(m);
+        model_destroy(alone);
+    }
+    atomic_store(&progress.cancel, true);
+    refused_with(&(struct model_options){.path = dir, .n_threads = 7, .progress = &progress},
+                 "cancelled");
+    size_t n;
+    char *data = read_file(path, &n);
+    const float large = 70000;
+    memcpy(data + n - TOY_D * 4 * (VOCAB / 2), &large, 4); /* in the embedding's middle */
+    write_file(path, data, n);
+    refused_with(&(struct model_options){.path = dir, .dtype = "f16", .n_threads = 7},
+                 "embed_tokens.weight: 70000 is beyond");
+    free(data);
+}
+
 static void templates_come_from_either_place(void **state) {
     (void)state;
     static const struct {
@@ -817,6 +861,7 @@ int main(void) {
         cmocka_unit_test(names_threads_and_progress),
         cmocka_unit_test(processor_quotas_are_read),
         cmocka_unit_test(a_file_cut_while_loading_is_an_error),
+        cmocka_unit_test(threads_read_large_weights_together),
         cmocka_unit_test(templates_come_from_either_place),
         cmocka_unit_test(a_safetensors_path_means_its_directory),
         cmocka_unit_test(inspect_shows_and_judges),

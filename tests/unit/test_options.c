@@ -168,6 +168,8 @@ static void numbers_between_commas_keep_their_order(void **state) {
     assert_int_equal(o.prompt_tokens.items[1], 2048);
     assert_false(o.forced_window.set);
     options_fini(&o);
+    assert_int_equal(parse(&o, "bench --model m --accept 3", &err), OK);
+    assert_true(o.forced_accept.set && o.forced_accept.value == 3 && !o.forced_window.set);
     assert_int_equal(parse(&o, "bench --model m --window 0", &err), OK);
     assert_true(o.forced_window.set);
     assert_int_equal(o.forced_window.value, 0);
@@ -223,6 +225,7 @@ static void bad_values_are_refused_by_name_and_range(void **state) {
         {"bench --model m --batch 1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8", "--batch", "1 to 16"},
         {"bench --model m --prompt-tokens -1", "--prompt-tokens", "whole numbers from 1"},
         {"bench --model m --window -1", "--window", "from 0 to 16777216"},
+        {"bench --model m --accept 64", "--accept", "from 0 to 63"},
         {"serve --model m --max-n 0", "--max-n", "from 1 to 1024"},
         {"serve --model m --max-n 1025", "--max-n", "from 1 to 1024"},
         {"serve --model m --max-choices 0", "--max-choices", "from 1 to 4096"},
