@@ -370,6 +370,9 @@ struct kernels {
     int (*accept)(struct device *dev);
     /* The one read-back of a cycle: outcomes of the PICK_ACCEPT segments in order. */
     int (*end)(struct device *dev, struct outcome *out);
+    /* After the `end` of a cycle with a draft forward: microseconds that the device was at it, for a
+     * device that does the work of both forwards while `end` waits. NULL: the host's clock tells. */
+    double (*draft_us)(const struct device *dev);
 
     /* Tests and `geryon logits`: one logit row of the last forward, [vocab] into out. */
     int (*read_logits)(struct device *dev, uint32_t logit_row, float *out);

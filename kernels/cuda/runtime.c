@@ -7,7 +7,9 @@
 #include "kernels/weights.h"
 
 enum {
-    SLAB_BYTES = 256 << 20, /* weights are cut from pieces of this size: few allocations */
+    SLAB_BYTES = 32 << 20, /* small weights are cut from pieces of this size: few allocations */
+    OWN_BYTES =
+        4 << 20, /* from here on one has an allocation of its own: it would waste a slab's end */
     STAGING_BYTES = 4 << 20,
 };
 
@@ -71,11 +73,12 @@ int gpu_pinned_sent(struct device *dev, struct pinned *p) {
 
 /* ---- loading ---------------------------------------------------------------------------------- */
 
-static int add_slab(struct device *dev, size_t bytes, struct err *err) {
+/* The newest slab is what small weights are cut from, unless `own`: then it stays the one it was. */
+static int add_slab(struct device *dev, size_t bytes, bool own, struct err *err) {
     struct runtime *rt = dev->runtime;
     if (rt->n_slabs == rt->slabs_cap) {
         uint32_t cap = rt->slabs_cap ? 2 * rt->slabs_cap : 16;
-        struct slab *slabs = realloc(rt->slabs, cap * sizeof *slabs);
+        void **slabs = realloc(rt->slabs, cap * sizeof *slabs);
         if (!slabs) return err_set(err, ERR_NOMEM, "device: no memory for %u slabs", cap);
         rt->slabs = slabs;
         rt->slabs_cap = cap;
@@ -83,8 +86,11 @@ static int add_slab(struct device *dev, size_t bytes, struct err *err) {
     void *data = NULL;
     int rc = gpu_check_err(dev, cudaMalloc(&data, bytes), "memory for weights", err);
     if (rc != OK) return rc;
-    rt->slabs[rt->n_slabs++] = (struct slab){data, bytes};
-    rt->slab_used = 0;
+    rt->slabs[rt->n_slabs++] = data;
+    if (!own) {
+        rt->slab_at = data;
+        rt->slab_left = bytes;
+    }
     return gpu_check_err(dev, cudaMemsetAsync(data, 0, bytes, rt->cu_stream), "clearing weights",
                          err);
 }
@@ -92,10 +98,14 @@ static int add_slab(struct device *dev, size_t bytes, struct err *err) {
 void *gpu_weight_memory(struct device *dev, size_t bytes, struct err *err) {
     struct runtime *rt = dev->runtime;
     bytes = align_up(bytes, GPU_ALIGN);
-    if (rt->n_slabs == 0 || rt->slabs[rt->n_slabs - 1].bytes - rt->slab_used < bytes)
-        if (add_slab(dev, bytes > rt->slab_bytes ? bytes : rt->slab_bytes, err) != OK) return NULL;
-    char *p = rt->slabs[rt->n_slabs - 1].data + rt->slab_used;
-    rt->slab_used += bytes;
+    if (bytes > rt->slab_left) {
+        bool own = bytes >= OWN_BYTES || bytes > rt->slab_bytes;
+        if (add_slab(dev, own ? bytes : rt->slab_bytes, own, err) != OK) return NULL;
+        if (own) return rt->slabs[rt->n_slabs - 1];
+    }
+    char *p = rt->slab_at;
+    rt->slab_at += bytes;
+    rt->slab_left -= bytes;
     return p;
 }
 
@@ -149,6 +159,9 @@ int gpu_open_runtime(struct device *dev, struct err *err) {
         return err_set(err, ERR_NOMEM, "device: no memory for a row of weights (%zu bytes)", row);
     int rc = gpu_check_err(dev, cudaStreamCreateWithFlags(&rt->cu_stream, cudaStreamNonBlocking),
                            "a stream", err);
+    cudaError_t error = rc == OK ? cudaEventCreate(&rt->draft_begun) : cudaSuccess;
+    if (!error && rc == OK) error = cudaEventCreate(&rt->draft_ended);
+    if (rc == OK) rc = gpu_check_err(dev, error, "events", err);
     for (int i = 0; i < 2 && rc == OK; i++)
         rc = gpu_pinned_alloc(dev, &rt->staging[i], rt->staging_bytes, err);
     return rc == OK ? open_blas(dev, err) : rc;
@@ -170,7 +183,9 @@ void gpu_close_runtime(struct device *dev) {
     cudaFree(rt->workspace);
     cudaFree(dev->kv);
     for (uint32_t i = 0; i < rt->n_slabs; i++)
-        cudaFree(rt->slabs[i].data);
+        cudaFree(rt->slabs[i]);
+    if (rt->draft_begun) cudaEventDestroy(rt->draft_begun);
+    if (rt->draft_ended) cudaEventDestroy(rt->draft_ended);
     if (rt->cu_stream) cudaStreamDestroy(rt->cu_stream);
     plan_fini(&rt->plan);
     free(rt->slabs);

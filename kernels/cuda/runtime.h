@@ -51,11 +51,6 @@ struct graph {
     cudaGraphExec_t exec; /* NULL: seen once */
 };
 
-struct slab {
-    char *data; /* device */
-    size_t bytes;
-};
-
 struct pinned {
     char *data;
     cudaEvent_t copied; /* the last copy out of it */
@@ -75,9 +70,10 @@ struct runtime {
     bool failed;
     char fault[256];
 
-    struct slab *slabs;
+    void **slabs; /* device memory */
     uint32_t n_slabs, slabs_cap;
-    size_t slab_used, slab_bytes; /* of the newest; what a new one has */
+    char *slab_at;                /* what is left of the one that small weights are cut from */
+    size_t slab_left, slab_bytes; /* slab_bytes: what a new one has */
     struct pinned staging[2];
     size_t staging_bytes;
     uint32_t next_staging;
@@ -94,6 +90,7 @@ struct runtime {
     struct stage *stages;
     uint32_t n_stages, stages_cap;
     bool accepted;
+    cudaEvent_t draft_begun, draft_ended; /* of the last draft forward */
     struct graph graphs[GRAPHS];
     uint64_t clock; /* counts forwards, for `used` */
     bool no_graphs;
@@ -179,6 +176,7 @@ int gpu_stage_lm_head(struct device *dev);
 int gpu_stage_sample(struct device *dev);
 int gpu_stage_accept(struct device *dev);
 int gpu_end(struct device *dev, struct outcome *out);
+double gpu_draft_us(const struct device *dev);
 int gpu_read_logits(struct device *dev, uint32_t logit_row, float *out);
 
 #ifdef __cplusplus

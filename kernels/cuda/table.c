@@ -43,6 +43,7 @@ const struct kernels *kernels_cuda(struct err *err) {
         .sample = gpu_stage_sample,
         .accept = gpu_stage_accept,
         .end = gpu_end,
+        .draft_us = gpu_draft_us,
         .read_logits = gpu_read_logits,
         .fault = gpu_fault,
         .hardware = hardware,
