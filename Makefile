@@ -303,7 +303,8 @@ NVCC ?= $(firstword $(wildcard $(addsuffix /nvcc,$(subst :, ,$(PATH)) /usr/local
 GPU_ARCHS ?= 80 90 100
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 NVCC_FLAGS := -std=c++17 -O3 -lineinfo --Werror all-warnings -Xptxas -v -I. -D_GNU_SOURCE \
-              $(foreach arch,$(GPU_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch))
+              $(foreach arch,$(GPU_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
+              $(foreach arch,$(lastword $(GPU_ARCHS)),-gencode arch=compute_$(arch),code=compute_$(arch))
 # What ptxas says of each kernel stays beside its object, for cuda-resources.
 NVCC_COMPILE = $(Q)$(NVCC) $(NVCC_FLAGS) -MD -MP -MF $(@:.o=.d) -MT $@ -c -o $@ $(1) $< 2>$(@:.o=.ptxas) || \
                { cat $(@:.o=.ptxas) >&2; exit 1; }

@@ -6,7 +6,9 @@
  *
  * A row of a proposal that the host has not seen names it by its place: -1 - place as its token. It is
  * looked up here in the row's slot; one that was never drawn becomes token 0, which is computed
- * for nothing. Some kilobytes to megabytes (histories), read and written once: bound by latency. */
+ * for nothing. Parts lie without gaps, so a thread goes through all quads as one array and finds the
+ * part of each in registers: two loads that wait for each other, not two for each of the parts. Some
+ * kilobytes to megabytes (histories), read and written once: bound by latency. */
 #include "kernels/cuda/gpu.h"
 
 #include "kernels/cuda/cuda.h"
@@ -20,20 +22,23 @@ struct unpack_targets {
 
 static __global__ void unpack(const uint4 *packed, struct unpack_targets targets,
                               const struct gpu_slot *slots) {
-    const struct inbox *inbox = (const struct inbox *)packed;
-    const uint32_t first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
-    for (int part = 0; part < INBOX_PARTS; part++) {
-        const uint4 *from = packed + inbox->at[part];
-        for (uint32_t i = first; i < inbox->n[part]; i += step) {
-            uint4 v = load16(from + i);
-            const int32_t token = (int32_t)v.x; /* of struct row: token, pos, segment, slot */
-            if (part == INBOX_ROWS && i % 2 == 0 && token < 0) {
-                const struct gpu_slot *slot = slots + v.w;
-                const uint32_t place = (uint32_t)(-1 - token);
-                v.x = place < slot->n_proposals ? (uint32_t)slot->proposals[place] : 0;
-            }
-            store16(targets.to[part] + i, v);
+    const struct inbox header = *(const struct inbox *)packed;
+    const uint32_t step = gridDim.x * blockDim.x;
+    const uint32_t end = header.at[INBOX_PARTS - 1] + header.n[INBOX_PARTS - 1];
+    for (uint32_t i = header.at[0] + blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) {
+        uint4 v = load16(packed + i);
+        uint4 *to = targets.to[0] + (i - header.at[0]);
+        GPU_UNROLL
+        for (int part = 1; part < INBOX_PARTS; part++)
+            if (i >= header.at[part]) to = targets.to[part] + (i - header.at[part]);
+        const int32_t token = (int32_t)v.x; /* of struct row: token, pos, segment, slot */
+        const uint32_t of_rows = i - header.at[INBOX_ROWS];
+        if (of_rows < header.n[INBOX_ROWS] && of_rows % 2 == 0 && token < 0) {
+            const struct gpu_slot *slot = slots + v.w;
+            const uint32_t place = (uint32_t)(-1 - token);
+            v.x = place < slot->n_proposals ? (uint32_t)slot->proposals[place] : 0;
         }
+        store16(to, v);
     }
 }
 

@@ -230,13 +230,12 @@ struct device {
     struct grid grid;
     bool drafting;
 
-    float *x;        /* [max_rows][ld_model] */
-    float *residual; /* what branches add to: x, in an MSAR model a source; host-side pointer */
-    void *u;         /* act, [max_rows or more logit rows][ld_model] */
-    float *qkv;      /* [max_rows][ld_qkv]: products before the heads kernel */
-    void *q, *o;     /* act, [max_rows][ld_q] */
-    void *gate;      /* act, [max_rows][ld_ff]: silu(gate) * up */
-    float *wide;     /* library products of gate_up: [chunk rows][2 ld_ff]; NULL when never used */
+    float *x;    /* [max_rows][ld_model] */
+    void *u;     /* act, [max_rows or more logit rows][ld_model] */
+    float *qkv;  /* [max_rows][ld_qkv]: products before the heads kernel */
+    void *q, *o; /* act, [max_rows][ld_q] */
+    void *gate;  /* act, [max_rows][ld_ff]: silu(gate) * up */
+    float *wide; /* library products of gate_up: [chunk rows][2 ld_ff]; NULL when never used */
     float *logits, *draft_logits; /* [max_logit_rows][vocab] */
     float *last_logits;           /* the one that the last forward writes */
     float *parts;                 /* [max_part_rows][n_kv_heads][ep]: sums, not divided */
@@ -293,7 +292,7 @@ enum gemm_out {
 struct gemm_call {
     const struct matrix *w;
     const float *bias; /* [w->rows] or NULL */
-    const void *x;     /* act, stride ldx elements, padding zero */
+    const void *x;     /* act, stride ldx elements, padding zero; max_rows of them may be read */
     uint32_t ldx;
     void *y;
     uint32_t ldy; /* elements */

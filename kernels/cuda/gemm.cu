@@ -67,7 +67,7 @@ struct product {
     void *y;
     const uint32_t *n_rows, *n_tail_rows;
     uint32_t w_rows, ld; /* rows of w that exist, padding included */
-    uint32_t ldx, ldy, n_out, tail;
+    uint32_t ldx, ldy, n_out, tail, max_rows;
     enum gemm_out out;
 };
 
@@ -265,8 +265,13 @@ GPU_INLINE void stream_chunk(float (*chain)[NT][4], const fragment<Q8> *w, const
     }
 }
 
+/* Blocks that an SM is to hold: it runs out of registers, which the rings of w and x take. */
+constexpr int stream_blocks(int nt) {
+    return nt == 1 ? 4 : nt == 2 ? 3 : 2;
+}
+
 template <bool Q8, int MT, int NT, int DEPTH, int AHEAD>
-static __global__ void __launch_bounds__(THREADS) stream(product p) {
+static __global__ void __launch_bounds__(THREADS, stream_blocks(NT)) stream(product p) {
     static_assert(DEPTH % AHEAD == 0, "the ring of x goes round with that of w");
     const int BM = 16 * MT, BN = 8 * NT, LD = BM + ROW_PAD;
     __shared__ float sums[GEMM_QUARTERS * BN * LD];
@@ -276,7 +281,6 @@ static __global__ void __launch_bounds__(THREADS) stream(product p) {
     const int n_chunks = (int)(p.ld / CHUNK);
     const int run = (n_chunks + GEMM_QUARTERS - 1) / GEMM_QUARTERS;
     const int begin = min(quarter * run, n_chunks), end = min(begin + run, n_chunks);
-    const row_limits limits = load_limits(p); /* on its way while w is asked for */
 
     place<Q8> at[MT];
     fragment<Q8> w[DEPTH][MT];
@@ -290,14 +294,14 @@ static __global__ void __launch_bounds__(THREADS) stream(product p) {
             for (int m = 0; m < MT; m++)
                 load(&w[d][m], at[m], d);
         }
-    const uint32_t rows = rows_from(p, limits, w0);
-    if (row0 >= rows) return;
-
-    const char *x_at[NT]; /* rows past the last one repeat it: they are not stored */
+    /* The counts are for the end alone: a block that asked for them first had half of its loads of w wait.
+     * Rows that are not there hold what they held, and are not stored; past the grid's last it is
+     * repeated. */
+    const char *x_at[NT];
     uint4 x[AHEAD][NT];
     GPU_UNROLL
     for (int n = 0; n < NT; n++) {
-        const uint32_t row = min(row0 + 8 * (uint32_t)n + g, rows - 1);
+        const uint32_t row = min(row0 + 8 * (uint32_t)n + g, p.max_rows - 1);
         x_at[n] = (const char *)p.x + ((size_t)row * p.ldx + (uint32_t)begin * CHUNK + 8 * t) * 2;
     }
     GPU_UNROLL
@@ -340,6 +344,7 @@ static __global__ void __launch_bounds__(THREADS) stream(product p) {
         turn(true);
     while (chunk < end)
         turn(false);
+    const row_limits limits = load_limits(p);
 
     GPU_UNROLL
     for (int m = 0; m < MT; m++) {
@@ -585,8 +590,9 @@ static __global__ void silu_rows(product p, const float *wide, uint32_t width, u
     store_pair((ACT *)p.y + (size_t)row * p.ldy + column, v[0], v[1]);
 }
 
+/* Rows are the grid's x: its y ends at 65535. */
 static __global__ void bias_rows(product p) {
-    const uint32_t row = blockIdx.y, column = blockIdx.x * THREADS + threadIdx.x;
+    const uint32_t row = blockIdx.x, column = blockIdx.y * THREADS + threadIdx.x;
     if (column >= p.n_out || row >= rows_from(p, load_limits(p), column)) return;
     ((float *)p.y)[(size_t)row * p.ldy + column] += p.bias[column];
 }
@@ -609,6 +615,7 @@ static product product_of(const struct gemm_call *call) {
     p.y = call->y;
     p.ldy = call->ldy;
     p.n_out = call->n_out;
+    p.max_rows = call->max_rows;
     p.n_rows = call->n_rows;
     p.tail = call->n_tail_rows ? call->tail : call->n_out;
     p.n_tail_rows = call->n_tail_rows;
@@ -635,16 +642,21 @@ static cudaError_t launch_tiled(const product &p, uint32_t n_w, uint32_t max_row
                       dim3(THREADS), bytes, cu_stream, p);
 }
 
+/* Devices that run sm_80's code or sm_120's on 99 KB of shared memory a block: not enough for 128 x 128. */
+static bool is_narrow(const struct device *dev) {
+    return dev->sm == 86 || dev->sm == 89 || dev->sm >= 120;
+}
+
 /* n_w: rows of w to go through. */
 template <bool Q8>
-static cudaError_t launch(const product &p, uint32_t n_w, uint32_t max_rows, uint32_t n_sms,
-                          cudaStream_t s) {
+static cudaError_t launch(const struct device *dev, const product &p, uint32_t n_w,
+                          uint32_t max_rows, cudaStream_t s) {
     if (max_rows <= 8) return launch_stream<Q8, 1, 1, 8, 8>(p, n_w, max_rows, s);
     if (max_rows <= 16) return launch_stream < Q8, 1, 2, 8, Q8 ? 2 : 4 > (p, n_w, max_rows, s);
     if (max_rows <= 32) return launch_stream < Q8, 2, 4, Q8 ? 4 : 6, 2 > (p, n_w, max_rows, s);
     if constexpr (!Q8) /* of q8_0 x would weigh four times w: better a tile of 64 rows of w */
         if (max_rows <= 64) return launch_stream<Q8, 2, 8, 4, 2>(p, n_w, max_rows, s);
-    if (blocks(max_rows, 128) * blocks(n_w, 128) < n_sms)
+    if (blocks(max_rows, 128) * blocks(n_w, 128) < dev->n_sms || (!Q8 && is_narrow(dev)))
         return launch_tiled<Q8, 64, 64, 6>(p, n_w, max_rows, s);
     return launch_tiled < Q8, Q8 ? 64 : 128, 128, Q8 ? 4 : 3 > (p, n_w, max_rows, s);
 }
@@ -667,8 +679,8 @@ extern "C" cudaError_t gpu_gemm(const struct device *dev, const struct gemm_call
                    : GPU_LAUNCH((plain<64, 8>), dim3(blocks(n_w, 32), blocks(call->max_rows, 64)),
                                 dim3(THREADS), 0, cu_stream, p);
     if (dev->act != DTYPE_BF16) return cudaErrorInvalidValue;
-    if (type == DTYPE_BF16) return launch<false>(p, n_w, call->max_rows, dev->n_sms, cu_stream);
-    if (type == DTYPE_Q8_0) return launch<true>(p, n_w, call->max_rows, dev->n_sms, cu_stream);
+    if (type == DTYPE_BF16) return launch<false>(dev, p, n_w, call->max_rows, cu_stream);
+    if (type == DTYPE_Q8_0) return launch<true>(dev, p, n_w, call->max_rows, cu_stream);
     return cudaErrorInvalidValue;
 }
 
@@ -688,6 +700,6 @@ extern "C" cudaError_t gpu_silu(const struct device *dev, const struct gemm_call
 extern "C" cudaError_t gpu_bias(const struct gemm_call *call, uint32_t n_rows,
                                 cudaStream_t cu_stream) {
     if (n_rows == 0 || call->n_out == 0) return cudaSuccess;
-    return GPU_LAUNCH(bias_rows, dim3(blocks(call->n_out, THREADS), n_rows), dim3(THREADS), 0,
+    return GPU_LAUNCH(bias_rows, dim3(n_rows, blocks(call->n_out, THREADS)), dim3(THREADS), 0,
                       cu_stream, product_of(call));
 }

@@ -340,8 +340,8 @@ struct mix_args {
 
 static __global__ void mix(mix_args a) {
     __shared__ float weights[MAX_MSAR_STREAMS];
-    const uint32_t row = blockIdx.y, n = a.n_streams;
-    const uint32_t col = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    const uint32_t row = blockIdx.x, n = a.n_streams; /* x: the grid's y ends at 65535 */
+    const uint32_t col = (blockIdx.y * blockDim.x + threadIdx.x) * 4;
     if (row >= a.counts->n_rows) return;
     if (threadIdx.x < n) {
         const float *gates = a.gates + (size_t)row * n * (n + 1);
@@ -380,7 +380,7 @@ static cudaError_t launch_mix(const struct device *dev, uint32_t branch, cudaStr
     a.eps = dev->shape.rms_eps;
     uint32_t threads = (uint32_t)align_up(a.ld / 4, WARP);
     if (threads > MIX_THREADS) threads = MIX_THREADS;
-    const dim3 grid((unsigned)div_ceil(a.ld, 4 * threads), dev->grid.rows);
+    const dim3 grid(dev->grid.rows, (unsigned)div_ceil(a.ld, 4 * threads));
     return GPU_LAUNCH(mix, grid, dim3(threads), 0, stream, a);
 }
 

@@ -15,8 +15,7 @@ static inline float *gpu_msar_view(const struct device *dev, uint32_t s, uint32_
     return dev->msar.views + at * dev->limits.max_rows * dev->ld_model;
 }
 
-/* What `embed` fills and branches add to, dev->residual: source 0 from begin on, and from the read of a
- * branch on the running sum of its block. */
+/* What a branch adds to: the running sum of its block. (`embed` fills source 0.) */
 static inline float *gpu_msar_residual(const struct device *dev, uint32_t branch) {
     return gpu_msar_view(dev, branch / dev->shape.msar_branches + 1, 0);
 }

@@ -31,7 +31,7 @@ enum inbox_part {
     INBOX_PARTS
 };
 
-/* Units are quads of 16 bytes. A row whose token is negative takes proposal -1 - token of its slot. */
+/* Units are quads of 16 bytes; parts follow each other without gaps. A row whose token is negative takes proposal -1 - token of its slot. */
 struct inbox {
     uint32_t at[INBOX_PARTS]; /* from the inbox's start */
     uint32_t n[INBOX_PARTS];

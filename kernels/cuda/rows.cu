@@ -101,16 +101,22 @@ template <class ACT>
 static __global__ void norm(ACT *u, const float *x, const float *g, uint32_t d, uint32_t ld,
                             float eps, const uint32_t *n_rows, const uint32_t *gather) {
     __shared__ float warp[WARP];
-    if (blockIdx.x >= *n_rows) return;
+    const bool there = blockIdx.x < *n_rows;
+    if (gather && !there) return;
     const float *from = x + (size_t)(gather ? gather[blockIdx.x] : blockIdx.x) * ld;
     ACT *to = u + (size_t)blockIdx.x * ld;
     const uint32_t stride = blockDim.x * 4, first = threadIdx.x * 4,
                    rest = first + NORM_HELD * stride;
-    vec4 held[NORM_HELD];
+    vec4 held[NORM_HELD], scales[NORM_HELD];
     float squares = 0.0f;
     GPU_UNROLL
     for (uint32_t i = 0; i < NORM_HELD; i++)
         held[i] = first + i * stride < ld ? load4(from + first + i * stride) : zero4();
+    GPU_UNROLL
+    for (uint32_t i = 0; i < NORM_HELD;
+         i++) /* or each would wait for the store before it, at the end */
+        scales[i] = first + i * stride < ld ? load4(g + first + i * stride) : zero4();
+    if (!there) return; /* asked only now: the count and the row were under way together */
     GPU_UNROLL
     for (uint32_t i = 0; i < NORM_HELD; i++)
         squares = dot4(held[i], held[i], squares);
@@ -122,7 +128,7 @@ static __global__ void norm(ACT *u, const float *x, const float *g, uint32_t d, 
     GPU_UNROLL
     for (uint32_t i = 0; i < NORM_HELD; i++) {
         const uint32_t at = first + i * stride;
-        if (at < ld) store_act(to + at, normed(held[i], load4(g + at), inverse));
+        if (at < ld) store_act(to + at, normed(held[i], scales[i], inverse));
     }
     for (uint32_t at = rest; at < ld; at += stride)
         store_act(to + at, normed(load4(from + at), load4(g + at), inverse));
@@ -368,15 +374,20 @@ template <class ACT, class KV, int VEC> static __global__ void heads(heads_args 
         return;
     }
     const uint32_t row = warp / n_heads, h = warp % n_heads;
-    if (row >= (h < a.n_heads ? a.counts->n_rows : a.counts->n_kv_rows)) return;
+    const bool is_q = h < a.n_heads, v = h >= a.n_heads + a.n_kv_heads;
+    const uint32_t g = h - (is_q ? 0 : v ? a.n_heads + a.n_kv_heads : a.n_heads);
+    /* The count, the row and the numbers are under way together; of a row that is not there they are what
+     * they were. */
+    const uint32_t n_rows = is_q ? a.counts->n_rows : a.counts->n_kv_rows;
     const struct row r = a.rows[row];
-    const float *in = a.qkv + (size_t)row * a.ld_qkv;
+    const float *in = a.qkv + (size_t)row * a.ld_qkv + (is_q ? 0 : v ? a.v_at : a.k_at);
+    pairs p = load_pairs<VEC>(in + (size_t)g * a.head_dim, half);
+    if (row >= n_rows) return;
     const float *cosines = a.cosines + (size_t)r.pos * half,
                 *sines = a.sines + (size_t)r.pos * half;
-    if (h < a.n_heads) {
+    if (is_q) {
         const size_t at = (size_t)h * a.head_dim;
         const int view = r.view == VIEW_BASE ? 0 : 1;
-        pairs p = load_pairs<VEC>(in + at, half);
         affine<VEC>(&p, a.scale[view] ? a.scale[view] + at : NULL,
                     a.shift[view] ? a.shift[view] + at : NULL, half);
         if (a.q_norm) head_norm<VEC>(&p, a.q_norm, half, a.eps);
@@ -386,9 +397,6 @@ template <class ACT, class KV, int VEC> static __global__ void heads(heads_args 
         store_pairs<VEC>((ACT *)a.q + (size_t)row * a.ld_q + at, p, half, end);
         return;
     }
-    const bool v = h >= a.n_heads + a.n_kv_heads;
-    const uint32_t g = h - a.n_heads - (v ? a.n_kv_heads : 0);
-    pairs p = load_pairs<VEC>(in + (v ? a.v_at : a.k_at) + (size_t)g * a.head_dim, half);
     if (!v && a.k_norm) head_norm<VEC>(&p, a.k_norm, half, a.eps);
     if (!v) rotate<VEC>(&p, cosines, sines, half);
     char *page = r.view == VIEW_DRAFT ? a.scratch + (size_t)r.kv_page * a.layer_bytes

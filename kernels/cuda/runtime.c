@@ -8,7 +8,8 @@
 #include "kernels/weights.h"
 
 enum {
-    SLAB_BYTES = 256 << 20,   /* weights are cut from pieces of this size: few allocations */
+    SLAB_BYTES = 32 << 20, /* small weights are cut from pieces of this size: few allocations */
+    OWN_BYTES = 4 << 20, /* from here on one has an allocation of its own: no slab's end is lost */
     STAGING_BYTES = 16 << 20, /* a buffer: filling it takes longer than handing it out */
     STAGING_SHARE = 16,       /* but no more than this part of a small model */
     LOADERS_MAX = 8,          /* threads: so many fill faster than a bus takes */
@@ -74,11 +75,12 @@ int gpu_pinned_sent(struct device *dev, struct pinned *p) {
 
 /* ---- loading ---------------------------------------------------------------------------------- */
 
-static int add_slab(struct device *dev, size_t bytes, struct err *err) {
+/* The newest slab is what small weights are cut from, unless `own`: then it stays the one it was. */
+static int add_slab(struct device *dev, size_t bytes, bool own, struct err *err) {
     struct runtime *rt = dev->runtime;
     if (rt->n_slabs == rt->slabs_cap) {
         uint32_t cap = rt->slabs_cap ? 2 * rt->slabs_cap : 16;
-        struct slab *slabs = realloc(rt->slabs, cap * sizeof *slabs);
+        void **slabs = realloc(rt->slabs, cap * sizeof *slabs);
         if (!slabs) return err_set(err, ERR_NOMEM, "device: no memory for %u slabs", cap);
         rt->slabs = slabs;
         rt->slabs_cap = cap;
@@ -86,8 +88,11 @@ static int add_slab(struct device *dev, size_t bytes, struct err *err) {
     void *data = NULL;
     int rc = gpu_check_err(dev, cudaMalloc(&data, bytes), "memory for weights", err);
     if (rc != OK) return rc;
-    rt->slabs[rt->n_slabs++] = (struct slab){data, bytes};
-    rt->slab_used = 0;
+    rt->slabs[rt->n_slabs++] = data;
+    if (!own) {
+        rt->slab_at = data;
+        rt->slab_left = bytes;
+    }
     return gpu_check_err(dev, cudaMemsetAsync(data, 0, bytes, rt->cu_stream), "clearing weights",
                          err);
 }
@@ -95,10 +100,14 @@ static int add_slab(struct device *dev, size_t bytes, struct err *err) {
 void *gpu_weight_memory(struct device *dev, size_t bytes, struct err *err) {
     struct runtime *rt = dev->runtime;
     bytes = align_up(bytes, GPU_ALIGN);
-    if (rt->n_slabs == 0 || rt->slabs[rt->n_slabs - 1].bytes - rt->slab_used < bytes)
-        if (add_slab(dev, bytes > rt->slab_bytes ? bytes : rt->slab_bytes, err) != OK) return NULL;
-    char *p = rt->slabs[rt->n_slabs - 1].data + rt->slab_used;
-    rt->slab_used += bytes;
+    if (bytes > rt->slab_left) {
+        bool own = bytes >= OWN_BYTES || bytes > rt->slab_bytes;
+        if (add_slab(dev, own ? bytes : rt->slab_bytes, own, err) != OK) return NULL;
+        if (own) return rt->slabs[rt->n_slabs - 1];
+    }
+    char *p = rt->slab_at;
+    rt->slab_at += bytes;
+    rt->slab_left -= bytes;
     return p;
 }
 
@@ -190,7 +199,7 @@ void gpu_close_runtime(struct device *dev) {
     cudaFree(rt->workspace);
     cudaFree(dev->kv);
     for (uint32_t i = 0; i < rt->n_slabs; i++)
-        cudaFree(rt->slabs[i].data);
+        cudaFree(rt->slabs[i]);
     if (rt->cu_stream) cudaStreamDestroy(rt->cu_stream);
     plan_fini(&rt->plan);
     free(rt->slabs);

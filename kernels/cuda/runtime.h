@@ -51,11 +51,6 @@ struct graph {
     cudaGraphExec_t exec; /* NULL: seen once */
 };
 
-struct slab {
-    char *data; /* device */
-    size_t bytes;
-};
-
 struct pinned {
     char *data;
     cudaEvent_t copied; /* the last copy out of it */
@@ -79,9 +74,10 @@ struct runtime {
     bool failed;
     char fault[256];
 
-    struct slab *slabs;
+    void **slabs; /* device memory */
     uint32_t n_slabs, slabs_cap;
-    size_t slab_used, slab_bytes; /* of the newest; what a new one has */
+    char *slab_at;                /* what is left of the one that small weights are cut from */
+    size_t slab_left, slab_bytes; /* slab_bytes: what a new one has */
     struct pinned staging[2];
     size_t staging_bytes;
     uint32_t next_staging;

@@ -1,6 +1,6 @@
 /* sample.cu: stages `sample` (draft rows to proposals) and `accept` (verification, and one more draw).
  *
- *   sample_first   grid (slice, row + segment): the text's counts where rules count; and of rows that are
+ *   sample_first   grid (row + segment, slice): the text's counts where rules count; and of rows that are
  *                  greedy without any adjustment each slice's best (texts and rows are split so that
  *                  few of them still fill the device)
  *   sample_rows    grid (row, at most SAMPLE_BLOCKS): all other rows, one block each, with scratch of the
@@ -105,21 +105,21 @@ GPU_INLINE void slice_row(const struct sampling *in, uint32_t row, uint32_t slic
 static __global__ void __launch_bounds__(FIRST_THREADS) sample_first(struct sampling in) {
     __shared__ wide warp[WARP];
     const struct batch *batch = &in.batch;
-    if (blockIdx.y >= in.n_rows) {
-        const uint32_t i = blockIdx.y - in.n_rows;
+    if (blockIdx.x >= in.n_rows) {
+        const uint32_t i = blockIdx.x - in.n_rows;
         if (i >= batch->counts->n_segments) return;
         const struct seg *s = &batch->segments[i];
         const struct gpu_slot *rules = &in.slots[s->slot];
-        if (s->pick == in.pick && rules_count(rules)) count_text(&in, s, rules, blockIdx.x);
+        if (s->pick == in.pick && rules_count(rules)) count_text(&in, s, rules, blockIdx.y);
         return;
     }
-    const uint32_t row = blockIdx.y;
+    const uint32_t row = blockIdx.x;
     if (row >= batch->counts->n_logit_rows) return;
     const struct seg *s = &batch->segments[batch->logit_segments[row]];
     const struct gpu_slot *slot = &in.slots[s->slot];
     const uint32_t place = row - s->first_logit;
     if (s->pick != in.pick || place >= rows_wanted(s, slot)) return;
-    if (row_is_plain(slot, s->out_pos + place)) slice_row(&in, row, blockIdx.x, warp);
+    if (row_is_plain(slot, s->out_pos + place)) slice_row(&in, row, blockIdx.y, warp);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------- */
@@ -354,7 +354,7 @@ static cudaError_t decide_rows(const struct device *dev, enum pick pick, cudaStr
     /* A thread for eight tokens, so that small vocabularies cost little; by vocab alone: see the
      * order of sums. */
     const uint32_t threads = at_most((uint32_t)align_up(div_ceil(vocab, 8), WARP), SAMPLE_THREADS);
-    cudaError_t error = GPU_LAUNCH(sample_first, dim3(in.n_slices, rows + segments),
+    cudaError_t error = GPU_LAUNCH(sample_first, dim3(rows + segments, in.n_slices),
                                    dim3(at_most(threads, FIRST_THREADS)), 0, stream, in);
     if (error) return error;
     error =

@@ -33,6 +33,11 @@ static struct gemm_call call_of(const struct device *dev, const struct matrix *w
                               .n_rows = &dev->batch.counts->n_rows};
 }
 
+/* What the branch adds to. A function of the branch alone: a graph that is replayed sets nothing here. */
+static float *residual_of(const struct device *dev, uint32_t branch) {
+    return dev->shape.n_msar_streams ? gpu_msar_residual(dev, branch) : dev->x;
+}
+
 static cudaError_t queue_qkv(struct device *dev, uint32_t index) {
     const struct layer *l = &dev->layers[index];
     bool d = dev->drafting;
@@ -55,7 +60,7 @@ static cudaError_t queue_out(struct device *dev, uint32_t index) {
     bool d = dev->drafting;
     struct gemm_call call =
         call_of(dev, d ? &l->o_diff : &l->o, d ? l->o_diff_bias : l->o_bias, dev->o, dev->ld_q);
-    call.y = dev->residual;
+    call.y = residual_of(dev, 2 * index);
     call.ldy = dev->ld_model;
     call.out = GEMM_ADD;
     return product(dev, &call, dev->grid.rows, 0);
@@ -69,7 +74,7 @@ static cudaError_t queue_mlp(struct device *dev, uint32_t index) {
     in.out = GEMM_SILU;
     in.n_out = dev->shape.d_ff;
     struct gemm_call out = call_of(dev, &l->down, l->down_bias, dev->gate, dev->ld_ff);
-    out.y = dev->residual;
+    out.y = residual_of(dev, 2 * index + 1);
     out.ldy = dev->ld_model;
     out.out = GEMM_ADD;
     cudaError_t error = gpu_norm(dev, l->mlp_norm, false, dev->runtime->cu_stream);
@@ -94,8 +99,8 @@ static cudaError_t queue_stage(struct device *dev, const struct stage *stage) {
     case STAGE_UNPACK:
         return gpu_unpack(dev, dev->runtime->inbox, stream);
     case STAGE_EMBED:
-        dev->residual = dev->shape.n_msar_streams ? gpu_msar_view(dev, 0, 0) : dev->x;
-        return gpu_embed(dev, dev->residual, stream);
+        return gpu_embed(dev, dev->shape.n_msar_streams ? gpu_msar_view(dev, 0, 0) : dev->x,
+                         stream);
     case STAGE_QKV:
         return queue_qkv(dev, stage->index);
     case STAGE_ATTEND:
@@ -107,10 +112,8 @@ static cudaError_t queue_stage(struct device *dev, const struct stage *stage) {
     case STAGE_MSAR_PUSH:
         return gpu_msar_push(dev, stage->index, stream);
     case STAGE_MSAR_READ:
-        if (stage->index < dev->msar.n_pushes)
-            dev->residual = gpu_msar_residual(dev, stage->index);
-        else if (dev->grid.logit_rows == 0) /* the readout is for rows with logits */
-            return cudaSuccess;
+        if (stage->index == dev->msar.n_pushes && dev->grid.logit_rows == 0)
+            return cudaSuccess; /* the readout is for rows with logits */
         return gpu_msar_read(dev, stage->index, stream);
     case STAGE_LM_HEAD:
         return dev->grid.logit_rows ? queue_head(dev) : cudaSuccess;
@@ -233,12 +236,18 @@ static cudaError_t queue_by_graph(struct device *dev, const char **where) {
         rt->counts.plain++;
         return queue_all(dev, where);
     }
-    rt->counts.replayed++;
     if (!graph->exec) {
-        rt->counts.captured++;
         cudaError_t error = capture(dev, graph, where);
+        if (error == cudaErrorMemoryAllocation) { /* a graph only saves time: go on without any */
+            cudaGetLastError();
+            rt->no_graphs = true; /* those there are may still run, so they are kept */
+            rt->counts.plain++;
+            return queue_all(dev, where);
+        }
         if (error) return error;
+        rt->counts.captured++;
     }
+    rt->counts.replayed++;
     *where = "launching a graph";
     return cudaGraphLaunch(graph->exec, rt->cu_stream);
 }

@@ -101,6 +101,7 @@ struct job {
     bool has_tail;
     uint32_t tail, n_tail_rows;
     uint32_t n_sms; /* of the device that is claimed: chooses among tiles */
+    int sm;         /* likewise; 0: has all the shared memory that a kernel wants */
     bool library;   /* offer cuBLAS */
     bool deterministic;
     floats before; /* ADD: what y holds, [max_rows][ldy] */
@@ -124,6 +125,7 @@ static floats run(const struct job *job) {
     struct device dev = {};
     dev.act = job->x->act;
     dev.n_sms = job->n_sms;
+    dev.sm = job->sm;
     dev.shape.deterministic = job->deterministic;
     const size_t n_y = (size_t)job->max_rows * job->ldy, width = dev.act == DTYPE_F32 ? 4 : 2;
     const bool narrow = job->out == GEMM_SILU && dev.act == DTYPE_BF16;
@@ -302,6 +304,30 @@ static void a_row_has_the_same_bits_in_any_batch(void **) {
         }
 }
 
+/* Shared memory of a block ends at 99 KB on some devices that run sm_80's code. */
+static void small_devices_take_smaller_tiles(void **) {
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    for (enum dtype type : {DTYPE_BF16, DTYPE_Q8_0}) {
+        struct weights w = make_weights(&rng, type, 40, 96);
+        struct rows x = make_rows(&rng, DTYPE_BF16, 130, 96, w.m.ld);
+        struct job job = plain_job(&w, &x, 130);
+        job.n_sms = FEW_SMS;
+        const floats want = run(&job);
+#ifdef GERYON_GPUSIM
+        gpusim_set_device(86, (size_t)8 << 30);
+#endif
+        job.sm = 86;
+        const floats got = run(&job);
+        assert_same_bits(got.data(), want.data(), got.size(), "on a small device");
+#ifdef GERYON_GPUSIM
+        gpusim_set_device(80, (size_t)8 << 30);
+#endif
+        free_weights(&w);
+        cudaFree(x.data);
+    }
+}
+
 /* d_ff 4, 20, 67: gate and up in turns of 8 rows, the last turn half empty. */
 static void silu_joins_gate_and_up_and_clears_the_padding(void **) {
     struct rng rng;
@@ -437,6 +463,31 @@ static void the_library_agrees_where_it_may_serve(void **) {
     cudaFree(x.data);
 }
 
+/* The height of a grid ends at 65535, the rows of a forward do not. */
+static void a_bias_reaches_any_number_of_rows(void **) {
+    enum { ROWS = 65537, COLUMNS = 2 };
+    const uint32_t n = ROWS;
+    const float b[COLUMNS] = {0.5f, -2};
+    struct matrix w = {};
+    struct gemm_call call = {};
+    floats y((size_t)ROWS * COLUMNS, 1.0f);
+    w.rows = w.cols = w.ld = GPU_GROUP;
+    call.w = &w;
+    call.y = device_copy(y.data(), y.size());
+    call.ldy = call.n_out = COLUMNS;
+    float *bias = device_copy(b, COLUMNS);
+    uint32_t *n_rows = device_copy(&n, 1);
+    call.bias = bias;
+    call.n_rows = n_rows;
+    check_cuda(gpu_bias(&call, ROWS, NULL));
+    host_copy(y.data(), (const float *)call.y, y.size());
+    for (size_t i = 0; i < y.size(); i++)
+        assert_true(y[i] == 1 + b[i % COLUMNS]);
+    cudaFree(call.y);
+    cudaFree(bias);
+    cudaFree(n_rows);
+}
+
 static void calls_that_make_no_sense_are_refused(void **) {
     struct rng rng;
     rng_seed(&rng, test_seed());
@@ -475,10 +526,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kernel_agrees_with_double),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_batch),
+        cmocka_unit_test(small_devices_take_smaller_tiles),
         cmocka_unit_test(silu_joins_gate_and_up_and_clears_the_padding),
         cmocka_unit_test(rows_beyond_the_counts_are_not_stored),
         cmocka_unit_test(bytes_are_widened_exactly),
         cmocka_unit_test(the_library_agrees_where_it_may_serve),
+        cmocka_unit_test(a_bias_reaches_any_number_of_rows),
         cmocka_unit_test(calls_that_make_no_sense_are_refused),
     };
     return cmocka_run_group_tests_name("test_gemm", tests, NULL, NULL);

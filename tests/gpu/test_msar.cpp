@@ -158,16 +158,16 @@ static void run_stages(struct model *m, const struct segment *segments, uint32_t
     for (uint32_t row = 0; row < n_rows; row++)
         for (uint32_t i = 0; i < d; i++)
             p[row * ld + i] = embedded(h->rows[row].token, i);
-    dev->residual = gpu_msar_view(dev, 0, 0);
-    device_set(dev->residual, p, n_rows * ld);
+    float *residual = gpu_msar_view(dev, 0, 0);
+    device_set(residual, p, n_rows * ld);
     for (uint32_t l = 0; l <= branches(m); l++) {
         if (l < branches(m)) check_cuda(gpu_msar_push(dev, l, NULL));
         check_cuda(gpu_msar_read(dev, l, NULL));
         host_copy(x, dev->x, all);
         if (seen) seen(arg, l, x);
         if (l == branches(m)) break;
-        dev->residual = gpu_msar_residual(dev, l);
-        host_copy(p, dev->residual, n_rows * ld);
+        residual = gpu_msar_residual(dev, l);
+        host_copy(p, residual, n_rows * ld);
         for (uint32_t row = 0; row < n_rows; row++)
             for (uint32_t i = 0; i < ld; i++) {
                 if (l % dev->shape.msar_branches == 0) assert_true(p[row * ld + i] == 0);
@@ -177,7 +177,7 @@ static void run_stages(struct model *m, const struct segment *segments, uint32_t
                     p[row * ld + i] +=
                         (float)branch_of(l, (int)h->rows[row].view, i, (double)x[row * ld + i]);
             }
-        device_set(dev->residual, p, n_rows * ld);
+        device_set(residual, p, n_rows * ld);
     }
     for (size_t i = n_rows * ld; i < all; i++)
         assert_true(isnan(x[i])); /* rows there are not */
@@ -629,6 +629,21 @@ static void chunks_and_batches_change_no_bit(void **) {
     free(got);
 }
 
+/* The height of a grid ends at 65535, the rows that a forward may have do not. */
+static void a_read_takes_any_number_of_rows(void **) {
+    int32_t tokens[N];
+    float *out = numbers();
+    const struct model_shape shape = plain_shape(false);
+    struct model *m = model_open(&shape, HAND_ROWS, 7, test_seed());
+    tokens_of(3, tokens);
+    run_rows(m, 0, tokens, 0, 3, false, out);
+    m->h->dev.grid.rows = 65536;
+    check_cuda(gpu_msar_read(&m->h->dev, 1, NULL));
+    check_cuda(cudaDeviceSynchronize());
+    model_close(m);
+    free(out);
+}
+
 /* Wrong tokens are run and cut off all along the way, with drafts between them. */
 static void refused_rows_leave_no_trace(void **) {
     int32_t tokens[N], wrong[N];
@@ -745,6 +760,7 @@ int main(void) {
         cmocka_unit_test(stages_match_a_plain_reference),
         cmocka_unit_test(wide_models_match),
         cmocka_unit_test(chunks_and_batches_change_no_bit),
+        cmocka_unit_test(a_read_takes_any_number_of_rows),
         cmocka_unit_test(refused_rows_leave_no_trace),
         cmocka_unit_test(state_that_is_taken_over_gives_the_same_bits),
         cmocka_unit_test(base_rows_alone_enter_the_ring),

@@ -170,6 +170,30 @@ static void parts_of_two_types_become_bf16(void **state) {
     }
 }
 
+/* Large weights have memory of their own, and small ones go on where they were. */
+static void large_weights_leave_small_ones_together(void **state) {
+    (void)state;
+    struct model_shape s = small_shape();
+    struct device *dev;
+    struct err err = {};
+    assert_int_equal(cuda()->open(&s, 1, &dev, &err), OK);
+    const size_t large = (5 << 20) + 1, small = 1000;
+    char *first = (char *)gpu_weight_memory(dev, small, &err), *last = first;
+    size_t before, after, total;
+    check_cuda(cudaMemGetInfo(&before, &total));
+    for (int i = 0; i < 8; i++) {
+        char *own = (char *)gpu_weight_memory(dev, large, &err);
+        char *next = (char *)gpu_weight_memory(dev, small, &err);
+        assert_non_null(own);
+        assert_ptr_equal(next, last + align_up(small, GPU_ALIGN));
+        assert_true(own + large <= first || own > next);
+        last = next;
+    }
+    check_cuda(cudaMemGetInfo(&after, &total));
+    assert_true(before - after <= 8 * align_up(large, 2 << 20));
+    cuda()->close(dev);
+}
+
 /* ---- forwards ----------------------------------------------------------------------------------- */
 
 enum { N_KINDS = 6 };
@@ -485,6 +509,46 @@ static void forwards_are_timed_where_they_run(void **state) {
     m.k->close(m.dev);
 }
 
+/* A forward that is queued in two parts, as a change of pages between stages would have it: the first is
+ * replayed, the second is not, and finds what its branches add to all the same. */
+static void parts_of_a_forward_do_not_lean_on_each_other(void **state) {
+    (void)state;
+    struct model_shape s = shape_of(3);
+    struct small m = small_open(cuda(), &s, DTYPE_F32, true);
+    struct small_text t = small_text(0);
+    struct segment one = small_segment(&t, VIEW_BASE, 0, 0, 4, 1);
+    struct outcome none[SMALL_SLOTS];
+    float *want = NULL;
+    for (int round = 0; round < 6; round++) { /* whole; cut once, three times; whole; cut twice */
+        struct forward fwd = {1, &one};
+        const struct kernels *k = m.k;
+        assert_int_equal(k->begin(m.dev, &fwd), OK);
+        assert_int_equal(k->embed(m.dev), OK);
+        for (uint32_t l = 0; l < s.n_layers; l++) {
+            assert_int_equal(k->msar_push(m.dev, 2 * l), OK);
+            assert_int_equal(k->msar_read(m.dev, 2 * l), OK);
+            assert_int_equal(k->qkv(m.dev, l), OK);
+            assert_int_equal(k->attend(m.dev, l), OK);
+            if (l == 0 && round % 4 != 0) assert_int_equal(gpu_flush(m.dev), OK);
+            assert_int_equal(k->out_residual(m.dev, l), OK);
+            if (l == 0 && round == 5) assert_int_equal(gpu_flush(m.dev), OK);
+            assert_int_equal(k->msar_push(m.dev, 2 * l + 1), OK);
+            assert_int_equal(k->msar_read(m.dev, 2 * l + 1), OK);
+            assert_int_equal(k->mlp(m.dev, l), OK);
+        }
+        assert_int_equal(k->msar_read(m.dev, 2 * s.n_layers), OK);
+        assert_int_equal(k->lm_head(m.dev), OK);
+        float *got = logits_of(&m, 1);
+        assert_int_equal(k->end(m.dev, none), OK);
+        if (!want) want = got;
+        assert_same_bits(got, want, s.vocab_size, "a forward in parts");
+        if (got != want) free(got);
+    }
+    assert_true(gpu_counts(m.dev).replayed >= 4);
+    free(want);
+    m.k->close(m.dev);
+}
+
 /* More keys than graphs are kept: the oldest make room, and nothing is lost. */
 static void graphs_make_room_for_each_other(void **state) {
     (void)state;
@@ -524,6 +588,7 @@ static void graphs_make_room_for_each_other(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_lie_where_kernels_look),
+        cmocka_unit_test(large_weights_leave_small_ones_together),
         cmocka_unit_test(parts_of_two_types_become_bf16),
         cmocka_unit_test(forwards_agree_with_the_cpu),
         cmocka_unit_test(bf16_forwards_are_near_the_cpu),
@@ -532,6 +597,7 @@ int main(void) {
         cmocka_unit_test(graphs_change_nothing),
         cmocka_unit_test(a_cycle_waits_once_and_allocates_nothing),
         cmocka_unit_test(forwards_are_timed_where_they_run),
+        cmocka_unit_test(parts_of_a_forward_do_not_lean_on_each_other),
         cmocka_unit_test(graphs_make_room_for_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -244,6 +244,23 @@ static void a_failing_call_is_a_device_error_with_a_reason(void **state) {
     }
 }
 
+/* Graphs take memory of their own: where there is none left, forwards go on without. */
+static void no_memory_for_a_graph_is_no_failure(void **state) {
+    (void)state;
+    struct model_shape s = small_shape();
+    s.n_layers = 1;
+    struct small_text t = small_text(0);
+    struct small m = small_open(cuda(), &s, DTYPE_F32, false);
+    assert_int_equal(cycle(&m, &t), OK);
+    gpusim_fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(cycle(&m, &t), OK);
+    struct runtime_counts n = gpu_counts(m.dev);
+    assert_int_equal(n.captured + n.replayed, 0);
+    assert_int_equal(n.plain, 4);
+    m.k->close(m.dev);
+}
+
 /* What returns nothing fails in the next stage. */
 static void a_failure_between_forwards_is_told_by_the_next_stage(void **state) {
     (void)state;
@@ -276,6 +293,7 @@ int main(void) {
         cmocka_unit_test(devices_that_are_too_old_are_refused),
         cmocka_unit_test(startup_survives_any_failing_call),
         cmocka_unit_test(a_failing_call_is_a_device_error_with_a_reason),
+        cmocka_unit_test(no_memory_for_a_graph_is_no_failure),
         cmocka_unit_test(a_failure_between_forwards_is_told_by_the_next_stage),
 #endif
     };

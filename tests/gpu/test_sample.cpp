@@ -511,6 +511,18 @@ static void long_rows_and_texts_are_shared_out(void **) {
     fixture_free(&f);
 }
 
+/* The height of a grid ends at 65535, the rows that a forward may have do not. */
+static void a_grid_may_have_any_number_of_rows(void **) {
+    struct rng rng;
+    rng_seed(&rng, test_seed());
+    struct fixture f = fixture_make(7, 16, 1);
+    std::vector<struct text> texts = {random_text(&rng, 7, 0, 2)};
+    host_draws(&texts[0], 7);
+    const struct cycle c = run_cycle(&f, texts, false, 65536);
+    compare(texts, &c, 7);
+    fixture_free(&f);
+}
+
 /* Whoever shares the forward, and whatever the grid: the same bits. */
 static void a_text_alone_is_the_text_in_a_batch(void **) {
     struct rng rng;
@@ -545,6 +557,7 @@ int main(void) {
         cmocka_unit_test(draws_are_the_host_s_in_a_vocabulary_of_5000),
         cmocka_unit_test(more_rows_than_blocks_take_turns),
         cmocka_unit_test(long_rows_and_texts_are_shared_out),
+        cmocka_unit_test(a_grid_may_have_any_number_of_rows),
         cmocka_unit_test(a_text_alone_is_the_text_in_a_batch),
     };
     return cmocka_run_group_tests_name("sample", tests, NULL, NULL);

@@ -17,7 +17,7 @@ enum gpusim_order { GPUSIM_LOWEST, GPUSIM_HIGHEST, GPUSIM_RANDOM, GPUSIM_ORDERS 
 /* Also taken from the environment at the start: GPUSIM_ORDER=lowest|highest|random, GPUSIM_SEED=N. */
 void gpusim_set_order(enum gpusim_order order, uint64_t seed);
 
-/* The device that is played: its compute capability (80, 90, 100; 80 at first), which bounds dynamic
+/* The device that is played: its compute capability (80, 86, 90, 100; 80 at first), which bounds dynamic
  * shared memory, and its memory (8 GiB at first). */
 void gpusim_set_device(int sm, size_t memory_bytes);
 

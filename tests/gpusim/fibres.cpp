@@ -176,7 +176,9 @@ extern "C" struct gpusim_counts gpusim_counts(void) {
     return gs_counts;
 }
 int gs_max_shared(void) {
-    return (gs_options.sm >= 90 ? 227 : 163) << 10;
+    const int sm = gs_options.sm;
+    if (sm == 86 || sm == 89 || sm >= 120) return 99 << 10;
+    return (sm >= 90 ? 227 : 163) << 10;
 }
 
 /* splitmix64 */
