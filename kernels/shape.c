@@ -82,3 +82,28 @@ size_t kv_value_bytes(enum dtype kv_dtype, uint32_t head_pad) {
 size_t kv_scale_bytes(enum dtype kv_dtype) {
     return kv_dtype == DTYPE_Q8_0 ? 2 * PAGE_TOKENS * sizeof(uint16_t) : 0;
 }
+
+void segment_check(const struct segment *s, const struct model_shape *shape,
+                   const struct device_limits *limits, int view_before, uint32_t n_asked) {
+    ASSERT(s->slot < limits->n_slots);
+    ASSERT(s->view <= VIEW_DRAFT);
+    ASSERT(s->view >= view_before);
+    ASSERT(s->n_rows > 0);
+    ASSERT(s->pos < shape->max_position);
+    ASSERT(s->n_rows <= shape->max_position - s->pos);
+    ASSERT(s->n_proposed <= s->n_rows);
+    ASSERT(s->n_logits <= s->n_rows);
+    if (s->view == VIEW_OUTPUT) ASSERT(shape->orthros);
+    if (s->view == VIEW_DRAFT) {
+        ASSERT(s->n_rows <= shape->block_size);
+        ASSERT(s->n_proposed == 0);
+        ASSERT(s->pick != PICK_ACCEPT);
+    } else {
+        ASSERT(s->given ? n_asked == 0 : s->n_proposed <= n_asked); /* one source a cycle */
+        ASSERT(s->n_proposed <= limits->max_proposed);
+        ASSERT(s->pick != PICK_PROPOSE);
+    }
+    uint32_t end = s->view == VIEW_DRAFT ? s->pos : s->pos + s->n_rows;
+    for (uint32_t i = 0; i < div_ceil(end, PAGE_TOKENS); i++)
+        ASSERT(s->pages[i] < limits->n_pages);
+}

@@ -13,6 +13,11 @@ extern "C" {
 int shape_check(const struct model_shape *shape, struct err *err);
 int limits_check(const struct device_limits *limits, struct err *err);
 
+/* ASSERTs what a backend expects of a segment, whatever else is in the forward: view_before: that of the
+ * segment before it; n_asked: proposals that this cycle's draft forward was to make for its slot. */
+void segment_check(const struct segment *s, const struct model_shape *shape,
+                   const struct device_limits *limits, int view_before, uint32_t n_asked);
+
 /* Cosines and sines of rotate-half pairs (m, m + head_dim / 2): [max_position][head_dim / 2] each,
  * angles in double. */
 void rope_tables(const struct model_shape *shape, float *cosines, float *sines);

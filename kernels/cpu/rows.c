@@ -9,32 +9,12 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/shape.h"
 
 static void check_segment(const struct device *dev, const struct segment *s, int view_before) {
-    const struct model_shape *shape = &dev->shape;
     ASSERT(s->slot < dev->limits.n_slots);
-    ASSERT(s->view <= VIEW_DRAFT);
-    ASSERT(s->view >= view_before);
-    ASSERT(s->n_rows > 0);
-    ASSERT(s->pos < shape->max_position);
-    ASSERT(s->n_rows <= shape->max_position - s->pos);
-    ASSERT(s->n_proposed <= s->n_rows);
-    ASSERT(s->n_logits <= s->n_rows);
+    segment_check(s, &dev->shape, &dev->limits, view_before, dev->slots[s->slot].n_asked);
     ASSERT(dev->slot_segment[s->view][s->slot] == NONE);
-    if (s->view == VIEW_OUTPUT) ASSERT(shape->orthros);
-    if (s->view == VIEW_DRAFT) {
-        ASSERT(s->n_rows <= shape->block_size);
-        ASSERT(s->n_proposed == 0);
-        ASSERT(s->pick != PICK_ACCEPT);
-    } else {
-        uint32_t n_asked = dev->slots[s->slot].n_asked;
-        ASSERT(s->given ? n_asked == 0 : s->n_proposed <= n_asked); /* one source a cycle */
-        ASSERT(s->n_proposed <= dev->limits.max_proposed);
-        ASSERT(s->pick != PICK_PROPOSE);
-    }
-    uint32_t end = s->view == VIEW_DRAFT ? s->pos : s->pos + s->n_rows;
-    for (uint32_t i = 0; i < div_ceil(end, PAGE_TOKENS); i++)
-        ASSERT(s->pages[i] < dev->limits.n_pages);
 }
 
 static int32_t token_of(const struct device *dev, const struct segment *s, uint32_t i) {
