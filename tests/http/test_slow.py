@@ -203,9 +203,10 @@ def test_s7_04_slow_readers(serve):
     if SLOW == 1:
         assert most - before < 50 * (4 << 20)
     # Waiting for a reader would cost seconds. What 50 more streams take of the processor is less
-    # than a tenth of a step; how long that lasts is the business of whoever else is running.
+    # than a tenth of a step; how long that lasts is the business of whoever else is running. TSan makes
+    # the work itself ten to twenty times as long, steps here only SLOW times.
     assert beside < 10 * alone
-    assert cpu_beside - cpu_alone < 0.1 * 100 * SLOW
+    assert cpu_beside - cpu_alone < (0.1 if SLOW == 1 else 0.3) * 100 * SLOW
 
 
 def test_no_reader_is_held_more_than_its_bound(serve):
