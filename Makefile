@@ -40,6 +40,7 @@ KERNELS := $(wildcard kernels/*.c kernels/cpu/*.c)
 NO_CUDA := kernels/cuda/absent.c
 CUDA_HOST := $(filter-out $(NO_CUDA),$(wildcard kernels/cuda/*.c))
 CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)
+GPU_TESTS := $(wildcard tests/gpu/test_*.cpp)
 ENGINE := $(wildcard engine/*.c engine/*/*.c)
 PROTO := $(wildcard proto/*.c)
 SERVER := $(wildcard server/*.c)
@@ -176,7 +177,6 @@ $(call obj,$(CUDA_HOST)): EXTRA := -DGERYON_GPUSIM -Itests/gpusim/include
 CUDA_SIM := $(B)/kernels/cuda/libcuda-sim.a
 $(CUDA_SIM): $(call obj,$(CUDA_HOST)) $(call gpusim_obj,$(CUDA_KERNELS))
 	$(Q)rm -f $@ && ar rcs $@ $^
-GPU_TESTS := $(wildcard tests/gpu/test_*.cpp)
 SIMLINK = $(CXX) $(CFLAGS_$(CONFIG)) -rdynamic -o $@ $(filter %.o,$^) $(filter-out $(GPUSIM_LIB),$(filter %.a,$^)) \
           $(GPUSIM_LIB) -Wl,-T,tests/gpusim/gpusim.ld $(LDLIBS)
 .SECONDARY: $(call gpusim_obj,$(CUDA_KERNELS) $(GPU_TESTS)) $(B)/tests/sim/cuda_peek.o
