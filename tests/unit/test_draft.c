@@ -358,7 +358,7 @@ static void given_proposals_are_verified_without_drafts(void **state) {
 static void a_given_proposal_is_kept_as_often_as_it_is_likely(void **state) {
     (void)state;
     enum { DRAWS = 4000 };
-    if (tables_are_cuda()) skip(); /* a forward for every draw: tests/gpu has the law */
+    if (tables_are_cuda()) skip(); /* test_sample: draws equal the CPU's */
     struct tiny_options o = drafting();
     struct tiny t = tiny_open(tables[n_tables - 1], &o);
     struct writer w = writer_of(1, 20, 1, 10);
