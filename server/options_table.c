@@ -45,7 +45,7 @@ const struct option options_table[] = {
      "the tokenizer, its padding or its end token, whichever there is first", 0},
     {"--max-shard-size", {0}, COMMAND_CONVERT, KIND_SIZE, AT(max_shard_size), "4G", KIB, 1024 * GIB, NULL,
      "weights beyond this go to another file", 0},
-    {"--cpu-table", {0}, COMPUTES, KIND_CHOICE, AT(cpu_table), "auto", 0, 0, "auto|ref|avx2|avx512",
+    {"--cpu-table", {0}, COMPUTES, KIND_CHOICE, AT(cpu_table), "auto", 0, 0, "auto|ref|avx2|avx512|amx",
      "kernels of the CPU backend; auto = the fastest this machine has", 0},
     {"--activations", {0}, COMPUTES, KIND_CHOICE, AT(activations), "auto", 0, 0, "auto|f32|bf16|int8",
      "format of rows in products: bf16 on cuda alone, int8 on cpu for quantised weights; auto = "

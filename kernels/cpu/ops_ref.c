@@ -44,6 +44,13 @@ static void step_sums(const float *x, uint32_t n_steps, float *sums) {
     }
 }
 
+void cpu_narrow(float *x, uint32_t n_steps, uint16_t *rows, uint32_t row) {
+    (void)rows;
+    (void)row;
+    for (uint32_t k = 0; k < n_steps * GROUP; k++)
+        x[k] = bf16_to_f32(f32_to_bf16(x[k]));
+}
+
 static double dot(const float *a, const float *b, uint32_t n) {
     double sum = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -316,6 +323,8 @@ const struct cpu_ops cpu_ops_ref = {
     .quantise = quantise,
     .gemm_group = gemm_group,
     .gemm_int8 = gemm_int8,
+    .narrow = cpu_narrow,
+    .gemm_bf16 = gemm_group,
     .rmsnorm = rmsnorm,
     .silu_mul = silu_mul,
     .dots = dots,

@@ -104,7 +104,7 @@ def wide(tmp_path_factory):
 def tables():
     """The CPU tables of this machine."""
     found = []
-    for table in ["ref", "avx2", "avx512"]:
+    for table in ["ref", "avx2", "avx512", "amx"]:
         asked = run_cli("logits", "--model", GOLDEN / goldens()[0], "--tokens", "1", "--cpu-table", table, check=False)
         found += [table] if asked.returncode == 0 else []
     return found
