@@ -32,9 +32,34 @@ struct attend_ops {
                   float part_total, size_t ep);
 };
 
+/* What a task computes with; n = query rows. */
+struct tile_scratch {
+    float *q;            /* [n][ep], times 1 / sqrt(D) */
+    float *scores;       /* [n][ATTEND_BLOCK], then probabilities */
+    float *wide;         /* [PAGE_TOKENS][ep] integers of 8-bit K or V */
+    float *out;          /* [n][ep] O */
+    float *most, *total; /* [n] M, L */
+    uint32_t *lo, *hi;   /* [n] a row attends lo .. hi - 1 */
+    uint32_t *active;    /* rows that see any of the block */
+    /* Of the block, its active rows alone; in the parts of a split tile they lie in dev->parts. */
+    float *part;                     /* [n][ep] sum p v */
+    float *block_most, *block_total; /* [n] m, l */
+};
+
+struct tile_walk {
+    const struct attend_ops *ops;
+    const struct device *dev;
+    enum kv_kind kind;
+    uint32_t segment, layer, kv_head;
+    uint32_t block; /* its first position */
+    uint32_t n;     /* query rows */
+    uint32_t n_active;
+    struct tile_scratch s;
+};
+
 /* A task of stage attend, in scratch memory of attend_scratch bytes. */
-void attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t layer, uint32_t tile,
-                 uint32_t kv_head, void *scratch);
+void attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t layer,
+                 const struct attend_task *task, void *scratch);
 size_t attend_scratch(const struct device *dev);
 
 #endif

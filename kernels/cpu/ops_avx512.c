@@ -137,7 +137,7 @@ static void expand(const float *const *v, const float *c, uint32_t n_v, uint32_t
         .gemm_group = avx512_gemm_group, .gemm_int8 = GEMM_INT8, .rmsnorm = rmsnorm,           \
         .silu_mul = silu_mul, .dots = dots, .weighted_sum = weighted_sum, .expand = expand,    \
         .rope = rope, .kv_store = avx2_kv_store, .attend_tile = avx512_attend_tile,            \
-        .attend_scratch = attend_scratch                                                       \
+        .attend_scratch = attend_scratch, .attend_splits = true                                \
     }
 const struct cpu_ops cpu_ops_avx512 = OPS(avx2_gemm_int8);
 const struct cpu_ops cpu_ops_avx512_vnni = OPS(avx512_gemm_int8);
