@@ -14,20 +14,24 @@
 
 #include "kernels/cpu/avx512.h"
 
-#define TILE_LOAD(t, p, stride)                                                             \
+#define TILE_LOAD(t, p, stride) \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((size_t)(stride)) : "memory")
-#define TILE_STORE(t, p, stride)                                                             \
-    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((size_t)(stride)) : "memory")
-#define TILE_ZERO(t)       __asm__ volatile("tilezero %%tmm" #t ::: "memory")
-#define TILE_BF16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
-#define TILE_INT8(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
+#define TILE_STORE(t, p, stride)                                                         \
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((size_t)(stride)) \
+                     : "memor"                                                           \
+                       "y")
+#define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::: "memory")
+#define TILE_BF16(c, a, b) \
+    __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
+#define TILE_INT8(c, a, b) \
+    __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
 
 /* What the tiles are for. Rows of tiles 0, 1 and 4 are `first`, of 2, 3 and 5 `second` (1 .. 16). */
 enum amx_shape {
     AMX_NONE,
-    AMX_BF16,   /* products C 0 .. 3 += A 4, 5 times B 6, 7 */
-    AMX_INT8,   /* the same with 32 numbers of A: B has 8 rows */
-    AMX_ATTEND, /* C 0 .. 3; A 4: 32 numbers, A 5: 16; B 6 16 rows, B 7 8 rows; all of A, C `first` */
+    AMX_BF16, /* products C 0 .. 3 += A 4, 5 times B 6, 7 */
+    AMX_INT8, /* the same with 32 numbers of A: B has 8 rows */
+    AMX_ATTEND, /* C 0 .. 3; A 4 with B 6 as for bf16, A 5 with B 7 of half the depth; all rows `first` */
 };
 /* Cheap where nothing changes. */
 void amx_configure(enum amx_shape shape, uint32_t first, uint32_t second);
@@ -42,5 +46,12 @@ void amx_gemm_bf16(const struct matrix *m, uint32_t group, const struct gemm_row
 /* int8_amx.c */
 void amx_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                    float (*acc)[GROUP]);
+
+/* attend_avx512.c, attend_amx.c */
+void amx_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
+                     void *scratch);
+struct tile_walk;
+void amx_attend_block(const struct tile_walk *w, uint32_t first, uint32_t end);
+void amx_attend_queries(const struct tile_walk *w);
 
 #endif

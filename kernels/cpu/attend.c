@@ -7,6 +7,10 @@
  *   rows     [ scores 128 ] -> m, p, l, part = sum p v                block's part is the same in
  *                             merged into (M, L, O) in block order    every tile and chunk
  *
+ * A tile whose blocks are split among threads leaves (m, l, part) of each in dev->parts; whichever
+ * part is done last merges them all, in block order and by the same arithmetic, so that the bits
+ * are those of one thread that walks the whole.
+ *
  * Each page is read once for all query rows (rows x heads of the group). Scores are computed for
  * whole pages and those outside a row's span are never looked at; in the sum over V only positions
  * inside the span enter, so a stale page may hold NaN. What is done to a page is the table's:
@@ -21,21 +25,11 @@
 #include "kernels/cpu/attend.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
-struct tile_scratch {
-    float *q;            /* [n][ep], times 1 / sqrt(D) */
-    float *scores;       /* [n][ATTEND_BLOCK], then probabilities */
-    float *part;         /* [n][ep] sum p v of this block */
-    float *wide;         /* [PAGE_TOKENS][ep] integers of 8-bit K or V */
-    float *out;          /* [n][ep] O */
-    float *most, *total; /* [n] M, L */
-    float *block_most, *block_total;
-    uint32_t *lo, *hi, *active; /* [n] */
-};
-
 static struct tile_scratch cut_scratch(const struct device *dev, struct carve *c) {
-    size_t n = (size_t)dev->tile_rows * dev->group, ep = dev->head_pad;
+    size_t n = align_up((size_t)dev->tile_rows * dev->group, 16), ep = dev->head_pad;
     struct tile_scratch s;
     s.q = carve(c, n * ep, sizeof(float));
     s.scores = carve(c, n * ATTEND_BLOCK, sizeof(float));
@@ -58,17 +52,7 @@ size_t attend_scratch(const struct device *dev) {
     return c.used;
 }
 
-/* ---- the tile --------------------------------------------------------------------------------- */
-
-struct tile_walk {
-    const struct attend_ops *ops;
-    const struct device *dev;
-    enum kv_kind kind;
-    uint32_t segment, layer, kv_head;
-    uint32_t block; /* its first position */
-    uint32_t n;     /* query rows */
-    struct tile_scratch s;
-};
+/* ---- a block ---------------------------------------------------------------------------------- */
 
 static uint32_t clip(uint32_t t, uint32_t lo, uint32_t n) {
     return t <= lo ? 0 : t - lo >= n ? n : t - lo;
@@ -88,8 +72,8 @@ static const void *readable(const struct tile_walk *w, const char *page, uint32_
     return w->s.wide;
 }
 
-static void block_scores(const struct tile_walk *w, uint32_t n_active, uint32_t first,
-                         uint32_t end) {
+static void block_scores(const struct tile_walk *w, uint32_t first, uint32_t end) {
+    uint32_t n_active = w->n_active;
     for (uint32_t p = first; p < end; p++) {
         enum kv_kind kind;
         char *head = head_page(w, p);
@@ -106,9 +90,9 @@ static void block_scores(const struct tile_walk *w, uint32_t n_active, uint32_t 
 }
 
 /* Rows that see the same positions of a page go through it together. */
-static void block_values(const struct tile_walk *w, uint32_t n_active, uint32_t first,
-                         uint32_t end) {
+static void block_values(const struct tile_walk *w, uint32_t first, uint32_t end) {
     const struct tile_scratch *s = &w->s;
+    uint32_t n_active = w->n_active;
     for (uint32_t p = first; p < end; p++) {
         enum kv_kind kind;
         uint32_t t0 = p * PAGE_TOKENS;
@@ -131,47 +115,110 @@ static void block_values(const struct tile_walk *w, uint32_t n_active, uint32_t 
     }
 }
 
-/* (M, L, O) of a row becomes that of its span so far and this block. */
-static void merge(const struct tile_walk *w, uint32_t r, size_t ep) {
+/* Scores, m, p, l and part of the active rows in the block, pages first .. end - 1 of it. */
+static void attend_block(const struct tile_walk *w, uint32_t first, uint32_t end) {
     const struct tile_scratch *s = &w->s;
-    if (s->total[r] == 0) { /* its first block */
-        memcpy(s->out + r * ep, s->part + r * ep, ep * sizeof *s->out);
-        s->most[r] = s->block_most[r];
-        s->total[r] = s->block_total[r];
-        return;
-    }
-    w->ops->merge(s->out + r * ep, &s->most[r], &s->total[r], s->part + r * ep, s->block_most[r],
-                  s->block_total[r], ep);
-}
-
-/* Returns pages read. */
-static uint32_t attend_block(struct tile_walk *w) {
-    const struct tile_scratch *s = &w->s;
-    uint32_t n_active = 0, least = UINT32_MAX, most = 0;
     size_t ep = w->dev->head_pad;
-    for (uint32_t r = 0; r < w->n; r++) {
-        uint32_t lo = clip(s->lo[r], w->block, ATTEND_BLOCK);
-        uint32_t hi = clip(s->hi[r], w->block, ATTEND_BLOCK);
-        if (lo >= hi) continue;
-        s->active[n_active++] = r;
-        if (lo < least) least = lo;
-        if (hi > most) most = hi;
-        memset(s->part + r * ep, 0, ep * sizeof *s->part);
-    }
-    if (n_active == 0) return 0;
-    uint32_t first = (w->block + least) / PAGE_TOKENS;
-    uint32_t end = (uint32_t)div_ceil(w->block + most, PAGE_TOKENS);
-    block_scores(w, n_active, first, end);
-    for (uint32_t i = 0; i < n_active; i++) {
+    block_scores(w, first, end);
+    for (uint32_t i = 0; i < w->n_active; i++) {
         uint32_t r = s->active[i];
+        memset(s->part + r * ep, 0, ep * sizeof *s->part);
         s->block_most[r] = w->ops->softmax(
             s->scores + r * (size_t)ATTEND_BLOCK, clip(s->lo[r], w->block, ATTEND_BLOCK),
             clip(s->hi[r], w->block, ATTEND_BLOCK), &s->block_total[r]);
     }
-    block_values(w, n_active, first, end);
-    for (uint32_t i = 0; i < n_active; i++)
-        merge(w, s->active[i], ep);
+    block_values(w, first, end);
+}
+
+/* The rows that see any of the block become active; *first .. *end - 1: the pages that they see. */
+static void find_active(struct tile_walk *w, uint32_t *first, uint32_t *end) {
+    const struct tile_scratch *s = &w->s;
+    uint32_t least = ATTEND_BLOCK, most = 0;
+    w->n_active = 0;
+    for (uint32_t r = 0; r < w->n; r++) {
+        uint32_t lo = clip(s->lo[r], w->block, ATTEND_BLOCK);
+        uint32_t hi = clip(s->hi[r], w->block, ATTEND_BLOCK);
+        if (lo >= hi) continue;
+        s->active[w->n_active++] = r;
+        if (lo < least) least = lo;
+        if (hi > most) most = hi;
+    }
+    *first = (w->block + least) / PAGE_TOKENS;
+    *end = (uint32_t)div_ceil(w->block + most, PAGE_TOKENS);
+}
+
+/* Returns pages read. */
+static uint32_t enter_block(struct tile_walk *w, uint32_t block) {
+    uint32_t first, end;
+    w->block = block * ATTEND_BLOCK;
+    find_active(w, &first, &end);
+    if (w->n_active == 0) return 0;
+    (w->ops->block ? w->ops->block : attend_block)(w, first, end);
     return end - first;
+}
+
+/* (M, L, O) of the active rows becomes that of their spans so far and this block. */
+static void merge_block(const struct tile_walk *w) {
+    const struct tile_scratch *s = &w->s;
+    size_t ep = w->dev->head_pad;
+    for (uint32_t i = 0; i < w->n_active; i++) {
+        uint32_t r = s->active[i];
+        if (s->total[r] == 0) { /* its first block */
+            memcpy(s->out + r * ep, s->part + r * ep, ep * sizeof *s->out);
+            s->most[r] = s->block_most[r];
+            s->total[r] = s->block_total[r];
+            continue;
+        }
+        w->ops->merge(s->out + r * ep, &s->most[r], &s->total[r], s->part + r * ep,
+                      s->block_most[r], s->block_total[r], ep);
+    }
+}
+
+/* ---- a tile, whole or in parts ---------------------------------------------------------------- */
+
+static uint64_t walk_whole(struct tile_walk *w, const struct attend_tile *t) {
+    uint64_t n_pages = 0;
+    for (uint32_t b = t->lo / ATTEND_BLOCK; b * ATTEND_BLOCK < t->hi; b++) {
+        n_pages += enter_block(w, b);
+        merge_block(w);
+    }
+    return n_pages;
+}
+
+/* What block i of a split leaves for this kv head stands in `parts`. */
+static void aim_at(struct tile_walk *w, const struct attend_split *split, uint32_t i) {
+    size_t at = (size_t)w->kv_head * split->n_blocks + i;
+    w->s.part = w->dev->parts + split->at + at * split->block_floats;
+    size_t n = align_up(w->n, 16);
+    w->s.block_most = w->s.part + n * w->dev->head_pad;
+    w->s.block_total = w->s.block_most + n;
+}
+
+static uint64_t walk_part(struct tile_walk *w, const struct attend_split *split, uint32_t part) {
+    uint32_t i = part * split->run, end = i + split->run;
+    uint64_t n_pages = 0;
+    for (; i < end && i < split->n_blocks; i++) {
+        aim_at(w, split, i);
+        n_pages += enter_block(w, split->first_block + i);
+    }
+    return n_pages;
+}
+
+/* Is this the last of a kv head's parts? Then all that the others wrote can be read. */
+static bool arrive(struct device *dev, const struct attend_split *split, uint32_t kv_head) {
+    size_t at = (size_t)(split - dev->splits) * dev->shape.n_kv_heads + kv_head;
+    if (atomic_fetch_add(&dev->arrivals[at], 1) + 1 < split->n_parts) return false;
+    atomic_store_explicit(&dev->arrivals[at], 0, memory_order_relaxed);
+    return true;
+}
+
+static void merge_parts(struct tile_walk *w, const struct attend_split *split) {
+    for (uint32_t i = 0, first, end; i < split->n_blocks; i++) {
+        w->block = (split->first_block + i) * ATTEND_BLOCK;
+        aim_at(w, split, i);
+        find_active(w, &first, &end);
+        merge_block(w);
+    }
 }
 
 static void scale_copy(float *to, const float *from, uint32_t n, float scale) {
@@ -179,9 +226,38 @@ static void scale_copy(float *to, const float *from, uint32_t n, float scale) {
         to[i] = from[i] * scale;
 }
 
-void attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t layer, uint32_t tile,
-                 uint32_t kv_head, void *scratch) {
-    const struct attend_tile *t = &dev->tiles[tile];
+static void take_rows(struct tile_walk *w, const struct attend_tile *t) {
+    const struct device *dev = w->dev;
+    const struct tile_scratch *s = &w->s;
+    uint32_t e = dev->shape.head_dim;
+    size_t ep = dev->head_pad, head = (size_t)w->kv_head * dev->group * e;
+    float scale = (float)(1 / sqrt((double)e));
+    for (uint32_t i = 0; i < t->n_rows; i++) {
+        uint32_t row = dev->order[t->first + i];
+        for (uint32_t h = 0; h < dev->group; h++, w->n++) {
+            scale_copy(s->q + w->n * ep, dev->q + row * dev->ld_q + head + h * e, e, scale);
+            s->lo[w->n] = dev->row_lo[row];
+            s->hi[w->n] = dev->row_hi[row];
+            s->total[w->n] = 0;
+        }
+    }
+    if (w->ops->queries) w->ops->queries(w);
+}
+
+static void give_rows(const struct tile_walk *w, const struct attend_tile *t) {
+    const struct device *dev = w->dev;
+    uint32_t e = dev->shape.head_dim;
+    size_t ep = dev->head_pad, head = (size_t)w->kv_head * dev->group * e;
+    for (uint32_t n = 0; n < w->n; n++) {
+        uint32_t row = dev->order[t->first + n / dev->group];
+        float *o = dev->o + row * dev->ld_q + head + n % dev->group * e;
+        scale_copy(o, w->s.out + n * ep, e, 1.0f / w->s.total[n]);
+    }
+}
+
+void attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t layer,
+                 const struct attend_task *task, void *scratch) {
+    const struct attend_tile *t = &dev->tiles[task->tile];
     struct carve c = {.base = scratch};
     struct tile_walk w = {.ops = ops,
                           .dev = dev,
@@ -190,30 +266,16 @@ void attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t laye
                                                                        : KV_Q8,
                           .segment = t->segment,
                           .layer = layer,
-                          .kv_head = kv_head,
+                          .kv_head = task->kv_head,
                           .s = cut_scratch(dev, &c)};
-    const struct tile_scratch *s = &w.s;
-    uint32_t e = dev->shape.head_dim, least = UINT32_MAX, most = 0;
-    size_t ep = dev->head_pad, head = (size_t)kv_head * dev->group * e;
-    float scale = (float)(1 / sqrt((double)e));
-    for (uint32_t i = 0; i < t->n_rows; i++) {
-        uint32_t row = dev->order[t->first + i];
-        if (dev->row_lo[row] < least) least = dev->row_lo[row];
-        if (dev->row_hi[row] > most) most = dev->row_hi[row];
-        for (uint32_t h = 0; h < dev->group; h++, w.n++) {
-            scale_copy(s->q + w.n * ep, dev->q + row * dev->ld_q + head + h * e, e, scale);
-            s->lo[w.n] = dev->row_lo[row];
-            s->hi[w.n] = dev->row_hi[row];
-            s->total[w.n] = 0;
-        }
+    take_rows(&w, t);
+    if (t->split == NONE) {
+        dev->kv_pages_read += walk_whole(&w, t);
+    } else {
+        const struct attend_split *split = &dev->splits[t->split];
+        dev->kv_pages_read += walk_part(&w, split, task->part);
+        if (!arrive(dev, split, task->kv_head)) return;
+        merge_parts(&w, split);
     }
-    uint64_t n_pages = 0;
-    for (w.block = least / ATTEND_BLOCK * ATTEND_BLOCK; w.block < most; w.block += ATTEND_BLOCK)
-        n_pages += attend_block(&w);
-    dev->kv_pages_read += n_pages;
-    for (uint32_t n = 0; n < w.n; n++) {
-        uint32_t row = dev->order[t->first + n / dev->group];
-        float *o = dev->o + row * dev->ld_q + head + n % dev->group * e;
-        scale_copy(o, s->out + n * ep, e, 1.0f / s->total[n]);
-    }
+    give_rows(&w, t);
 }

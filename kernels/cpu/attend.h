@@ -16,6 +16,7 @@ typedef void (*pv_fn)(const void *page, uint32_t lo, uint32_t hi, const float *p
 /* Of K and V pages: as the limits' kv_dtype says. */
 enum kv_kind { KV_F32, KV_BF16, KV_Q8, KV_KINDS };
 
+struct tile_walk;
 struct attend_ops {
     uint32_t rows_max;         /* query rows of one call */
     const qk_fn *qk[KV_KINDS]; /* [rows]; 8-bit KV: of the integers alone */
@@ -30,11 +31,40 @@ struct attend_ops {
     /* (most, total, out [ep]) of a row takes in those of its next block. */
     void (*merge)(float *out, float *most, float *total, const float *part, float part_most,
                   float part_total, size_t ep);
+    /* NULL, or instead of the above but merge: what attend_block of attend.c does for all rows of the
+     * walk, where `queries` has prepared them. Room for rows up to a multiple of 16. */
+    void (*block)(const struct tile_walk *w, uint32_t first, uint32_t end);
+    void (*queries)(const struct tile_walk *w);
+};
+
+/* What a task computes with; n = query rows. */
+struct tile_scratch {
+    float *q;            /* [n][ep], times 1 / sqrt(D) */
+    float *scores;       /* [n][ATTEND_BLOCK], then probabilities */
+    float *wide;         /* [PAGE_TOKENS][ep] integers of 8-bit K or V */
+    float *out;          /* [n][ep] O */
+    float *most, *total; /* [n] M, L */
+    uint32_t *lo, *hi;   /* [n] a row attends lo .. hi - 1 */
+    uint32_t *active;    /* rows that see any of the block */
+    /* Of the block, its active rows alone; in the parts of a split tile they lie in dev->parts. */
+    float *part;                     /* [n][ep] sum p v */
+    float *block_most, *block_total; /* [n] m, l */
+};
+
+struct tile_walk {
+    const struct attend_ops *ops;
+    const struct device *dev;
+    enum kv_kind kind;
+    uint32_t segment, layer, kv_head;
+    uint32_t block; /* its first position */
+    uint32_t n;     /* query rows */
+    uint32_t n_active;
+    struct tile_scratch s;
 };
 
 /* A task of stage attend, in scratch memory of attend_scratch bytes. */
-void attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t layer, uint32_t tile,
-                 uint32_t kv_head, void *scratch);
+void attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t layer,
+                 const struct attend_task *task, void *scratch);
 size_t attend_scratch(const struct device *dev);
 
 #endif

@@ -316,7 +316,7 @@ static const struct attend_ops ops = {
     .merge = avx2_merge,
 };
 
-void avx2_attend_tile(struct device *dev, uint32_t layer, uint32_t tile, uint32_t kv_head,
+void avx2_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
                       void *scratch) {
-    attend_tile(&ops, dev, layer, tile, kv_head, scratch);
+    attend_tile(&ops, dev, layer, task, scratch);
 }

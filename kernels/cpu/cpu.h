@@ -37,6 +37,7 @@ enum {
         512,            /* in bf16 on the tile unit, which needs a quarter of the bytes a product */
     ATTEND_BLOCK = 128, /* positions of one softmax block */
     QUERY_TILE = 32,    /* query rows (row x head) that share each page read, at most */
+    SPLIT_SHARE = 8, /* tasks of stage attend a thread, where tiles must be split to have as many */
     NONE = -1,
 };
 _Static_assert(ATTEND_BLOCK % PAGE_TOKENS == 0, "a page never straddles two blocks");
@@ -70,6 +71,13 @@ struct gemm_rows {
 };
 
 struct device;
+
+/* A task of stage attend: a tile of query rows against one kv head, over all blocks or, where the
+ * tile is split, one run of them. */
+struct attend_task {
+    uint32_t tile, kv_head;
+    uint32_t part; /* 0 where the tile is whole */
+};
 
 struct cpu_ops {
     /* Set m->group_bytes from what else m says, return the bytes of all; then fill m->data. */
@@ -118,16 +126,30 @@ struct cpu_ops {
     /* Store k, v [head_dim] at position `at` of a page of one kv head, as the KV type has it. */
     void (*kv_store)(const struct device *dev, void *page, uint32_t at, const float *k,
                      const float *v);
-    /* One tile of query rows against one kv head; scratch of attend_scratch bytes. */
-    void (*attend_tile)(struct device *dev, uint32_t layer, uint32_t tile, uint32_t kv_head,
+    /* In scratch of attend_scratch bytes; tasks run at once, in any order. */
+    void (*attend_tile)(struct device *dev, uint32_t layer, const struct attend_task *task,
                         void *scratch);
     size_t (*attend_scratch)(const struct device *dev);
+    bool attend_splits; /* attend_tile takes parts of a tile's blocks */
 };
 
 /* Rows of one slot and view kind that attend together: base and output rows, or a draft block. */
 struct attend_tile {
     uint32_t first, n_rows; /* into order[] */
     uint32_t segment;       /* whose block table reaches farthest */
+    uint32_t lo, hi;        /* all that its rows attend lies in lo .. hi - 1 */
+    int32_t split;          /* into splits[], or NONE: whole */
+};
+
+/* A tile whose blocks are dealt out in runs, because few tiles are to keep all threads busy. Each
+ * block leaves what attend.c would merge at once in `parts`, behind `at`:
+ *
+ *   [kv head][block][ part: n x ep | m: n | l: n | padding ]      n = query rows of the tile */
+struct attend_split {
+    uint32_t tile;
+    uint32_t first_block, n_blocks; /* in units of ATTEND_BLOCK positions */
+    uint32_t run, n_parts;          /* blocks of a part, parts of a kv head */
+    size_t at, block_floats;        /* in floats */
 };
 
 struct slot {
@@ -191,6 +213,11 @@ struct device {
     uint32_t *logit_row;                               /* its row */
     uint32_t *order;                                   /* rows, tile by tile */
     struct attend_tile *tiles;
+    uint32_t n_splits;
+    struct attend_split *splits;
+    _Atomic uint32_t *arrivals; /* [split][kv head] parts done; 0 between the layers */
+    float *parts;
+    size_t parts_cap;                      /* floats */
     uint32_t *segment_row, *segment_logit; /* first row and logit row of each segment */
     uint32_t *segment_scratch;             /* draft: its number in kv_scratch */
     int32_t *slot_segment[3];              /* [view][slot], NONE */
@@ -280,6 +307,11 @@ static inline char *cpu_page(const struct device *dev, uint32_t segment, uint32_
                ((size_t)dev->segment_scratch[segment] * dev->scratch_pages + index - own) *
                    dev->layer_bytes;
     return dev->kv + s->pages[index] * dev->page_bytes + layer * dev->layer_bytes;
+}
+
+/* Floats that one block of a split tile with this many rows leaves for one kv head. */
+static inline size_t attend_block_floats(const struct device *dev, uint32_t n_rows) {
+    return align_up((size_t)n_rows * dev->group, 16) * (dev->head_pad + 2);
 }
 
 /* 8-bit KV: the scales of K, or of V, in the memory of one kv head. */

@@ -67,6 +67,22 @@ size_t cpu_page_bytes(const struct device *dev, enum dtype kv_dtype) {
            (2 * kv_value_bytes(kv_dtype, dev->head_pad) + kv_scale_bytes(kv_dtype));
 }
 
+/* What split tiles leave for the merge: room for one tile at full length, which is as much as one
+ * layer's K and V of one sequence in 16 bits, or for as many smaller ones. A tile that finds none
+ * stays whole. */
+static void cut_splits(struct device *dev, const struct device_limits *l, struct carve *c) {
+    uint32_t n_threads = pool_threads(dev->pool), heads = dev->shape.n_kv_heads;
+    bool wanted = dev->ops->attend_splits && n_threads > 1;
+    uint32_t n_splits = wanted ? SPLIT_SHARE * n_threads : 0;
+    uint32_t rows = dev->tile_rows < l->max_rows ? dev->tile_rows : l->max_rows;
+    size_t n_blocks = wanted ? div_ceil(dev->shape.max_position, ATTEND_BLOCK) : 0;
+    size_t floats = n_blocks * heads * attend_block_floats(dev, rows);
+    dev->splits = carve(c, n_splits, sizeof *dev->splits);
+    dev->arrivals = carve(c, (size_t)n_splits * heads, sizeof *dev->arrivals);
+    dev->parts = carve(c, floats, sizeof *dev->parts);
+    dev->parts_cap = floats;
+}
+
 /* Cut (or, with base NULL, measure) everything a forward needs within the limits. */
 static size_t cut_workspace(struct device *dev, const struct device_limits *l, char *base) {
     struct carve c = {.base = base};
@@ -78,6 +94,7 @@ static size_t cut_workspace(struct device *dev, const struct device_limits *l, c
     dev->row_hi = carve(&c, rows, sizeof *dev->row_hi);
     dev->order = carve(&c, rows, sizeof *dev->order);
     dev->tiles = carve(&c, rows, sizeof *dev->tiles);
+    cut_splits(dev, l, &c);
     dev->logit_row = carve(&c, l->max_logit_rows, sizeof *dev->logit_row);
     dev->segment_row = carve(&c, segments, sizeof *dev->segment_row);
     dev->segment_logit = carve(&c, segments, sizeof *dev->segment_logit);

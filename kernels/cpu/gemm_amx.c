@@ -86,8 +86,9 @@ static inline __m512 f16_at(const uint8_t *p) {
 
 /* Row r of a tile from k = 2 r (even) and 2 r + 1 of 16 columns. */
 static inline void put_pair(uint16_t *to, __m512 even, __m512 odd) {
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
-                                           8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
     _mm512_store_si512(to, _mm512_permutexvar_epi16(order, both));
 }
@@ -126,32 +127,33 @@ static inline void twice(const uint8_t *p, __m512 out[2]) {
 }
 
 #define NIBBLE(z, j) _mm512_permutexvar_ps(_mm512_srli_epi32(z, 4 * (j)), table)
-#define DEFINE_EXPAND_NIBBLES(NAME, TABLE, WIDEN)                                       \
-    static void NAME(const uint8_t *p, uint16_t *to) {                                  \
-        const __m512 table = TABLE;                                                     \
-        for (uint32_t v = 0; v < 2; v++) { /* 16 columns */                             \
-            __m512 d[2], m[2];                                                          \
-            twice(p + PACK_NIBBLES_BYTES + 32 * v, d);                                  \
-            WIDEN##_MINIMA(m, p + PACK_NIBBLES_BYTES + 64 + 32 * v);                    \
-            for (uint32_t h = 0; h < 2; h++) { /* 16 k */                               \
-                __m512i z0 = _mm512_loadu_si512(p + 256 * v + 64 * h);                  \
-                __m512i z1 = _mm512_loadu_si512(p + 256 * v + 128 + 64 * h);            \
-                uint16_t *row = to + 8 * h * 2 * GROUP + v * GROUP;                     \
-                for (int j = 0; j < 8; j++, row += 2 * GROUP)                           \
-                    _mm512_store_si512(row, (__m512i)_mm512_cvtne2ps_pbh(               \
-                                                WIDEN(NIBBLE(z1, j), d[1], m[1]),       \
-                                                WIDEN(NIBBLE(z0, j), d[0], m[0])));     \
-            }                                                                           \
-        }                                                                               \
+#define DEFINE_EXPAND_NIBBLES(NAME, TABLE, WIDEN)                                             \
+    static void NAME(const uint8_t *p, uint16_t *to) {                                        \
+        const __m512 table = TABLE;                                                           \
+        for (uint32_t v = 0; v < 2; v++) { /* 16 columns */                                   \
+            __m512 d[2], m[2];                                                                \
+            twice(p + PACK_NIBBLES_BYTES + 32 * v, d);                                        \
+            WIDEN##_MINIMA(m, p + PACK_NIBBLES_BYTES + 64 + 32 * v);                          \
+            for (uint32_t h = 0; h < 2; h++) { /* 16 k */                                     \
+                __m512i z0 = _mm512_loadu_si512(p + 256 * v + 64 * h);                        \
+                __m512i z1 = _mm512_loadu_si512(p + 256 * v + 128 + 64 * h);                  \
+                uint16_t *row = to + 8 * h * 2 * GROUP + v * GROUP;                           \
+                for (int j = 0; j < 8; j++, row += 2 * GROUP)                                 \
+                    _mm512_store_si512(                                                       \
+                        row, (__m512i)_mm512_cvtne2ps_pbh(WIDEN(NIBBLE(z1, j), d[1], m[1]),   \
+                                                          WIDEN(NIBBLE(z0, j), d[0], m[0]))); \
+            }                                                                                 \
+        }                                                                                     \
     }
-#define SCALE(q, d, m)        _mm512_mul_ps(q, d)
-#define SCALE_MINIMA(m, p)    (void)m
-#define SCALE_ADD(q, d, m)    _mm512_fmadd_ps(q, d, m)
+#define SCALE(q, d, m)         _mm512_mul_ps(q, d)
+#define SCALE_MINIMA(m, p)     (void)m
+#define SCALE_ADD(q, d, m)     _mm512_fmadd_ps(q, d, m)
 #define SCALE_ADD_MINIMA(m, p) twice(p, m)
 DEFINE_EXPAND_NIBBLES(expand_q4_0,
                       _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1), SCALE)
 DEFINE_EXPAND_NIBBLES(expand_q4_1,
-                      _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), SCALE_ADD)
+                      _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                      SCALE_ADD)
 
 /* By way of float32, in half the width. */
 static void expand_read_only(enum dtype dtype, const uint8_t *head, const uint8_t *step,

@@ -66,66 +66,66 @@ static void fill_run(enum dtype dtype, const uint8_t *at, uint32_t n, struct run
 /* ---- products ---------------------------------------------------------------------------------- */
 
 /* dots[step][row][column] of rows row .. row + 15 (the last tile: fewer). */
-#define DEFINE_PRODUCTS(NAME, C0, C1, A)                                                   \
-    static void NAME(const uint8_t *w, size_t step_bytes, const int8_t *q, size_t ldx,     \
-                     uint32_t n, int32_t (*dots)[TILE][GROUP]) {                           \
-        for (uint32_t i = 0; i < n; i++, w += step_bytes, q += GROUP) {                    \
-            TILE_LOAD(A, q, ldx);                                                          \
-            TILE_LOAD(6, w, 128);                                                          \
-            TILE_LOAD(7, w + 64, 128);                                                     \
-            TILE_ZERO(C0);                                                                 \
-            TILE_INT8(C0, A, 6);                                                           \
-            TILE_ZERO(C1);                                                                 \
-            TILE_INT8(C1, A, 7);                                                           \
-            TILE_STORE(C0, dots[i], sizeof dots[i][0]);                                    \
-            TILE_STORE(C1, &dots[i][0][16], sizeof dots[i][0]);                            \
-        }                                                                                  \
+#define DEFINE_PRODUCTS(NAME, C0, C1, A)                                                           \
+    static void NAME(const uint8_t *w, size_t step_bytes, const int8_t *q, size_t ldx, uint32_t n, \
+                     int32_t(*dots)[TILE][GROUP]) {                                                \
+        for (uint32_t i = 0; i < n; i++, w += step_bytes, q += GROUP) {                            \
+            TILE_LOAD(A, q, ldx);                                                                  \
+            TILE_LOAD(6, w, 128);                                                                  \
+            TILE_LOAD(7, w + 64, 128);                                                             \
+            TILE_ZERO(C0);                                                                         \
+            TILE_INT8(C0, A, 6);                                                                   \
+            TILE_ZERO(C1);                                                                         \
+            TILE_INT8(C1, A, 7);                                                                   \
+            TILE_STORE(C0, dots[i], sizeof dots[i][0]);                                            \
+            TILE_STORE(C1, &dots[i][0][16], sizeof dots[i][0]);                                    \
+        }                                                                                          \
     }
 DEFINE_PRODUCTS(products_whole, 0, 1, 4)
 DEFINE_PRODUCTS(products_last, 2, 3, 5)
 
 /* ---- float steps ------------------------------------------------------------------------------- */
 
-#define ROW_BEGIN(i)                                                          \
-    const float *scale##i = in->scales + (row + (i)) * in->ldsums + s,        \
-                *sum##i = in->sums + (row + (i)) * in->ldsums + s;            \
+#define ROW_BEGIN(i)                                                   \
+    const float *scale##i = in->scales + (row + (i)) * in->ldsums + s, \
+                *sum##i = in->sums + (row + (i)) * in->ldsums + s;     \
     __m512 a##i = _mm512_load_ps(acc[row + (i)]), b##i = _mm512_load_ps(acc[row + (i)] + 16);
-#define ROW_STEP(i)                                                                             \
-    {                                                                                           \
-        __m512 scale = _mm512_set1_ps(scale##i[k]);                                             \
-        __m512 u = _mm512_cvtepi32_ps(_mm512_load_si512(dots[k][at + (i)]));                    \
-        __m512 v = _mm512_cvtepi32_ps(_mm512_load_si512(dots[k][at + (i)] + 16));               \
-        a##i = _mm512_fmadd_ps(_mm512_mul_ps(u, scale), d0, a##i);                              \
-        b##i = _mm512_fmadd_ps(_mm512_mul_ps(v, scale), d1, b##i);                              \
-        if (minima) {                                                                           \
-            __m512 sum = _mm512_set1_ps(sum##i[k]);                                             \
-            a##i = _mm512_fmadd_ps(m0, sum, a##i);                                              \
-            b##i = _mm512_fmadd_ps(m1, sum, b##i);                                              \
-        }                                                                                       \
+#define ROW_STEP(i)                                                               \
+    {                                                                             \
+        __m512 scale = _mm512_set1_ps(scale##i[k]);                               \
+        __m512 u = _mm512_cvtepi32_ps(_mm512_load_si512(dots[k][at + (i)]));      \
+        __m512 v = _mm512_cvtepi32_ps(_mm512_load_si512(dots[k][at + (i)] + 16)); \
+        a##i = _mm512_fmadd_ps(_mm512_mul_ps(u, scale), d0, a##i);                \
+        b##i = _mm512_fmadd_ps(_mm512_mul_ps(v, scale), d1, b##i);                \
+        if (minima) {                                                             \
+            __m512 sum = _mm512_set1_ps(sum##i[k]);                               \
+            a##i = _mm512_fmadd_ps(m0, sum, a##i);                                \
+            b##i = _mm512_fmadd_ps(m1, sum, b##i);                                \
+        }                                                                         \
     }
-#define ROW_END(i)                            \
-    _mm512_store_ps(acc[row + (i)], a##i);    \
+#define ROW_END(i)                         \
+    _mm512_store_ps(acc[row + (i)], a##i); \
     _mm512_store_ps(acc[row + (i)] + 16, b##i);
 
 /* Rows row .. row + R - 1, which are `at` .. of their tile; steps s .. s + n - 1. */
-#define DEFINE_FLOATS(NAME, R, REPEAT, MINIMA)                                                      \
-    static void NAME##_##R(const struct run *run, int32_t (*dots)[TILE][GROUP], uint32_t at,        \
-                           uint32_t s, uint32_t n, const struct gemm_rows *in, uint32_t row,        \
-                           float(*acc)[GROUP]) {                                                    \
-        const bool minima = MINIMA;                                                                 \
-        REPEAT(ROW_BEGIN)                                                                           \
-        for (uint32_t k = 0; k < n; k++) {                                                          \
-            __m512 d0 = _mm512_load_ps(run->d[k]), d1 = _mm512_load_ps(run->d[k] + 16), m0 = d0,    \
-                   m1 = d1;                                                                         \
-            if (minima) m0 = _mm512_load_ps(run->m[k]), m1 = _mm512_load_ps(run->m[k] + 16);        \
-            REPEAT(ROW_STEP)                                                                        \
-        }                                                                                           \
-        REPEAT(ROW_END)                                                                             \
+#define DEFINE_FLOATS(NAME, R, REPEAT, MINIMA)                                                   \
+    static void NAME##_##R(const struct run *run, int32_t(*dots)[TILE][GROUP], uint32_t at,      \
+                           uint32_t s, uint32_t n, const struct gemm_rows *in, uint32_t row,     \
+                           float(*acc)[GROUP]) {                                                 \
+        const bool minima = MINIMA;                                                              \
+        REPEAT(ROW_BEGIN)                                                                        \
+        for (uint32_t k = 0; k < n; k++) {                                                       \
+            __m512 d0 = _mm512_load_ps(run->d[k]), d1 = _mm512_load_ps(run->d[k] + 16), m0 = d0, \
+                   m1 = d1;                                                                      \
+            if (minima) m0 = _mm512_load_ps(run->m[k]), m1 = _mm512_load_ps(run->m[k] + 16);     \
+            REPEAT(ROW_STEP)                                                                     \
+        }                                                                                        \
+        REPEAT(ROW_END)                                                                          \
     }
-#define DEFINE_ALL_FLOATS(NAME, MINIMA)            \
-    DEFINE_FLOATS(NAME, 1, AVX2_REPEAT_1, MINIMA)  \
-    DEFINE_FLOATS(NAME, 2, AVX2_REPEAT_2, MINIMA)  \
-    DEFINE_FLOATS(NAME, 3, AVX2_REPEAT_3, MINIMA)  \
+#define DEFINE_ALL_FLOATS(NAME, MINIMA)           \
+    DEFINE_FLOATS(NAME, 1, AVX2_REPEAT_1, MINIMA) \
+    DEFINE_FLOATS(NAME, 2, AVX2_REPEAT_2, MINIMA) \
+    DEFINE_FLOATS(NAME, 3, AVX2_REPEAT_3, MINIMA) \
     DEFINE_FLOATS(NAME, 4, AVX2_REPEAT_4, MINIMA)
 DEFINE_ALL_FLOATS(plain, false)
 DEFINE_ALL_FLOATS(minima, true)

@@ -160,4 +160,5 @@ const struct cpu_ops cpu_ops_avx2 = {
     .kv_store = avx2_kv_store,
     .attend_tile = avx2_attend_tile,
     .attend_scratch = attend_scratch,
+    .attend_splits = true,
 };

@@ -130,18 +130,19 @@ static void expand(const float *const *v, const float *c, uint32_t n_v, uint32_t
     }
 }
 
-#define OPS(GEMM_INT8, NARROW, GEMM_BF16, ...)                                                   \
+#define OPS(GEMM_INT8, NARROW, GEMM_BF16, ATTEND, ...)                                           \
     {                                                                                            \
         .matrix_bytes = avx2_matrix_bytes, .matrix_pack = avx2_matrix_pack,                      \
         .matrix_row = avx2_matrix_row, .step_sums = avx2_step_sums, .quantise = avx2_quantise,   \
         .gemm_group = avx512_gemm_group, .gemm_int8 = GEMM_INT8, .narrow = NARROW,               \
         .gemm_bf16 = GEMM_BF16, .rmsnorm = rmsnorm, .silu_mul = silu_mul, .dots = dots,          \
         .weighted_sum = weighted_sum, .expand = expand, .rope = rope, .kv_store = avx2_kv_store, \
-        .attend_tile = avx512_attend_tile, .attend_scratch = attend_scratch, __VA_ARGS__         \
+        .attend_tile = ATTEND, .attend_scratch = attend_scratch, .attend_splits = true,          \
+        __VA_ARGS__                                                                              \
     }
 const struct cpu_ops cpu_ops_avx512 =
-    OPS(avx2_gemm_int8, cpu_narrow, avx512_gemm_group, .tiles = false);
+    OPS(avx2_gemm_int8, cpu_narrow, avx512_gemm_group, avx512_attend_tile, .tiles = false);
 const struct cpu_ops cpu_ops_avx512_vnni =
-    OPS(avx512_gemm_int8, cpu_narrow, avx512_gemm_group, .tiles = false);
-const struct cpu_ops cpu_ops_amx =
-    OPS(amx_gemm_int8, amx_narrow, amx_gemm_bf16, .tiles = true, .task_end = amx_release);
+    OPS(avx512_gemm_int8, cpu_narrow, avx512_gemm_group, avx512_attend_tile, .tiles = false);
+const struct cpu_ops cpu_ops_amx = OPS(amx_gemm_int8, amx_narrow, amx_gemm_bf16, amx_attend_tile,
+                                       .tiles = true, .task_end = amx_release);

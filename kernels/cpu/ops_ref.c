@@ -305,14 +305,14 @@ static void attend_row(const struct device *dev, uint32_t layer, uint32_t row, u
         o[i] = (float)(s->sum[i] / total);
 }
 
-static void attend_tile(struct device *dev, uint32_t layer, uint32_t tile, uint32_t kv_head,
+static void attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
                         void *scratch) {
     struct carve c = {.base = scratch};
     struct ref_scratch s = cut_scratch(dev, &c);
-    const struct attend_tile *t = &dev->tiles[tile];
+    const struct attend_tile *t = &dev->tiles[task->tile];
     for (uint32_t i = 0; i < t->n_rows; i++)
         for (uint32_t h = 0; h < dev->group; h++)
-            attend_row(dev, layer, dev->order[t->first + i], kv_head * dev->group + h, &s);
+            attend_row(dev, layer, dev->order[t->first + i], task->kv_head * dev->group + h, &s);
 }
 
 const struct cpu_ops cpu_ops_ref = {

@@ -4,27 +4,27 @@
 
 /* Four independent sums, as the products of gemm_amx.c have them; tiles full of zeros take as long as
  * others. */
-#define DEFINE_MULTIPLY_ADD(NAME, PRODUCT)            \
-    static float NAME(uint32_t rounds) {              \
-        float c[16 * 16];                             \
-        amx_configure(AMX_BF16, 16, 16);              \
-        TILE_ZERO(0);                                 \
-        TILE_ZERO(1);                                 \
-        TILE_ZERO(2);                                 \
-        TILE_ZERO(3);                                 \
-        TILE_ZERO(4);                                 \
-        TILE_ZERO(5);                                 \
-        TILE_ZERO(6);                                 \
-        TILE_ZERO(7);                                 \
-        for (uint32_t r = 0; r < rounds; r++) {       \
-            PRODUCT(0, 4, 6);                         \
-            PRODUCT(1, 4, 7);                         \
-            PRODUCT(2, 5, 6);                         \
-            PRODUCT(3, 5, 7);                         \
-        }                                             \
-        TILE_STORE(0, c, 64);                         \
-        amx_release();                                \
-        return c[0];                                  \
+#define DEFINE_MULTIPLY_ADD(NAME, PRODUCT)      \
+    static float NAME(uint32_t rounds) {        \
+        float c[16 * 16];                       \
+        amx_configure(AMX_BF16, 16, 16);        \
+        TILE_ZERO(0);                           \
+        TILE_ZERO(1);                           \
+        TILE_ZERO(2);                           \
+        TILE_ZERO(3);                           \
+        TILE_ZERO(4);                           \
+        TILE_ZERO(5);                           \
+        TILE_ZERO(6);                           \
+        TILE_ZERO(7);                           \
+        for (uint32_t r = 0; r < rounds; r++) { \
+            PRODUCT(0, 4, 6);                   \
+            PRODUCT(1, 4, 7);                   \
+            PRODUCT(2, 5, 6);                   \
+            PRODUCT(3, 5, 7);                   \
+        }                                       \
+        TILE_STORE(0, c, 64);                   \
+        amx_release();                          \
+        return c[0];                            \
     }
 DEFINE_MULTIPLY_ADD(multiply_add_bf16, TILE_BF16)
 DEFINE_MULTIPLY_ADD(multiply_add_int8, TILE_INT8)

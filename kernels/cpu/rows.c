@@ -5,7 +5,10 @@
  * base and output rows merged by position (a position's two rows read the same pages):
  *
  *   base    b4 b5 b6 b7          order   b4 b5 b6 o6 b7 o7        tiles of tile_rows rows
- *   output        o6 o7 */
+ *   output        o6 o7
+ *
+ * A tile that is more than its share of the forward's work is split into runs of blocks (attend.c),
+ * so that one long sequence uses all threads. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -61,7 +64,50 @@ static void add_tiles(struct device *dev, uint32_t *n_ordered, uint32_t a, int32
     }
     for (uint32_t at = first; at < *n_ordered; at += dev->tile_rows) {
         uint32_t n = *n_ordered - at < dev->tile_rows ? *n_ordered - at : dev->tile_rows;
-        dev->tiles[dev->n_tiles++] = (struct attend_tile){at, n, widest};
+        struct attend_tile tile = {at, n, widest, UINT32_MAX, 0, NONE};
+        for (uint32_t r = at; r < at + n; r++) {
+            uint32_t lo = dev->row_lo[dev->order[r]], hi = dev->row_hi[dev->order[r]];
+            if (lo < tile.lo) tile.lo = lo;
+            if (hi > tile.hi) tile.hi = hi;
+        }
+        dev->tiles[dev->n_tiles++] = tile;
+    }
+}
+
+static uint32_t tile_blocks(const struct attend_tile *t) {
+    return (uint32_t)div_ceil(t->hi, ATTEND_BLOCK) - t->lo / ATTEND_BLOCK;
+}
+
+/* Shorter runs than this are not worth a task. */
+enum { SPLIT_RUN_MIN = 2 };
+
+/* Work is counted in rows x blocks. How it is cut changes no row: blocks are merged in their order
+ * whoever computed them. */
+static void make_splits(struct device *dev) {
+    uint32_t heads = dev->shape.n_kv_heads, n_shares = SPLIT_SHARE * pool_threads(dev->pool);
+    uint64_t work = 0, used = 0;
+    dev->n_splits = 0;
+    if (dev->parts_cap == 0) return;
+    for (uint32_t i = 0; i < dev->n_tiles; i++)
+        work += (uint64_t)tile_blocks(&dev->tiles[i]) * dev->tiles[i].n_rows;
+    uint64_t share = div_ceil(work * heads, n_shares);
+    for (uint32_t i = 0; i < dev->n_tiles && dev->n_splits < n_shares; i++) {
+        struct attend_tile *t = &dev->tiles[i];
+        uint32_t n_blocks = tile_blocks(t);
+        uint64_t run = share / t->n_rows > SPLIT_RUN_MIN ? share / t->n_rows : SPLIT_RUN_MIN;
+        if (n_blocks <= run) continue;
+        struct attend_split s = {.tile = i,
+                                 .first_block = t->lo / ATTEND_BLOCK,
+                                 .n_blocks = n_blocks,
+                                 .run = (uint32_t)run,
+                                 .n_parts = (uint32_t)div_ceil(n_blocks, run),
+                                 .at = used,
+                                 .block_floats = attend_block_floats(dev, t->n_rows)};
+        size_t floats = s.block_floats * n_blocks * heads;
+        if (floats > dev->parts_cap - used) continue;
+        used += floats;
+        t->split = (int32_t)dev->n_splits;
+        dev->splits[dev->n_splits++] = s;
     }
 }
 
@@ -112,6 +158,7 @@ int cpu_begin(struct device *dev, const struct forward *fwd) {
         if (view != VIEW_OUTPUT) dev->n_kv_rows = dev->n_rows;
     }
     make_tiles(dev);
+    make_splits(dev);
     dev->residual = dev->x;
     if (dev->shape.n_msar_streams) {
         dev->residual = msar_view(dev, 0, 0, 0);

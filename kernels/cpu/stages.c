@@ -316,14 +316,25 @@ struct attend_phase {
 static void attend_task(void *arg, uint32_t task, uint32_t thread) {
     struct attend_phase *phase = arg;
     struct device *dev = phase->dev;
-    uint32_t n_heads = dev->shape.n_kv_heads;
-    dev->ops->attend_tile(dev, phase->layer, task / n_heads, task % n_heads,
-                          dev->thread_scratch[thread]);
+    uint32_t n_heads = dev->shape.n_kv_heads, n_firsts = dev->n_tiles * n_heads;
+    struct attend_task what = {.tile = task / n_heads, .kv_head = task % n_heads};
+    if (task >= n_firsts) {
+        const struct attend_split *split = dev->splits;
+        task -= n_firsts;
+        for (; task >= (split->n_parts - 1) * n_heads; split++)
+            task -= (split->n_parts - 1) * n_heads;
+        what = (struct attend_task){split->tile, task % n_heads, 1 + task / n_heads};
+    }
+    dev->ops->attend_tile(dev, phase->layer, &what, dev->thread_scratch[thread]);
 }
 
+/* Each tile and kv head, whole or its first part; then the further parts of the tiles that are split. */
 int cpu_attend(struct device *dev, uint32_t layer) {
     struct attend_phase phase = {.dev = dev, .layer = layer};
-    pool_run(dev->pool, attend_task, &phase, dev->n_tiles * dev->shape.n_kv_heads);
+    uint32_t n = dev->n_tiles;
+    for (uint32_t i = 0; i < dev->n_splits; i++)
+        n += dev->splits[i].n_parts - 1;
+    pool_run(dev->pool, attend_task, &phase, n * dev->shape.n_kv_heads);
     return OK;
 }
 

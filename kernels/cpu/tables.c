@@ -1,7 +1,6 @@
 /* tables.c: the CPU tables, and the choice among them. */
 #include <string.h>
 #if defined(__x86_64__)
-#include <asm/prctl.h>
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -77,7 +76,7 @@ static int open_amx(const struct model_shape *shape, uint32_t n_threads, struct 
 /* CPUID leaf 7: 0 EDX bits 22, 24, 25 tile bf16, tiles, tile int8; 1 EAX bit 5 bf16 vectors. Linux
  * gives a process the memory for tiles when asked, and kills one that did not ask. */
 static bool has_tiles(void) {
-    enum { XTILEDATA = 18 };
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 }; /* asm/prctl.h, arch/x86 in Linux */
     const unsigned tiles = 1u << 22 | 1u << 24 | 1u << 25, bf16 = 1u << 5;
     unsigned a, b, c, d;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & tiles) != tiles) return false;

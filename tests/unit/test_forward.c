@@ -184,6 +184,34 @@ static void bf16_activations_stay_near_float_ones(void **state) {
     free(first);
 }
 
+/* Tables that attend in bf16 where activations are rounded: queries and probabilities too then move by
+ * up to 2^-9 of themselves. */
+static void attention_in_bf16_stays_near_float_one(void **state) {
+    (void)state;
+    if (tables_are_cuda()) skip();
+    enum { N = 300 };
+    float *want = logits_of(N), *got = logits_of(N);
+    static const uint32_t dims[] = {16, 32, 48, 64};
+    for (size_t d = 0; d < ARRAY_LEN(dims); d++)
+        for (int orthros = 0; orthros < 2; orthros++) {
+            struct tiny_options o = tiny_defaults();
+            o.orthros = orthros;
+            o.window = 37;
+            o.head_dim = dims[d];
+            o.kv = DTYPE_BF16;
+            o.weights = DTYPE_BF16;
+            o.activations = ACTIVATIONS_BF16;
+            prefill_on(kernels_ref(), &o, N, 50, want);
+            for (uint32_t i = 1; i < n_tables; i++) {
+                prefill_on(tables[i], &o, N, 50, got);
+                double off = distance(got, want, (size_t)N * o.vocab);
+                if (!(off < 0.01)) fail_msg("%s, heads of %u: %.3g", tables[i]->name, dims[d], off);
+            }
+        }
+    free(want);
+    free(got);
+}
+
 /* Logits with KV in 8 bits beside those with KV in float32: each number of K and V is off by up to a
  * 254th of the largest of its vector. */
 static void int8_kv_stays_near_float_kv(void **state) {
@@ -288,7 +316,7 @@ static void rounded_rows_do_not_depend_on_company(void **state) {
     (void)state;
     for (enum dtype w = DTYPE_Q8_0; w < DTYPE_COUNT; w++) {
         struct tiny_options o = tiny_defaults();
-        o.activations = tiny_rounded();
+        o.activations = w % 2 ? ACTIVATIONS_BF16 : tiny_rounded();
         o.weights = w;
         o.orthros = w == DTYPE_Q4_0 || w == DTYPE_Q5_K;
         o.window = 20;
@@ -449,6 +477,7 @@ int main(void) {
         cmocka_unit_test(fast_tables_match_ref_in_orthros_models),
         cmocka_unit_test(fast_tables_match_ref_in_msar_models),
         cmocka_unit_test(fast_tables_match_ref_with_rounded_kv),
+        cmocka_unit_test(attention_in_bf16_stays_near_float_one),
         cmocka_unit_test(int8_kv_stays_near_float_kv),
         cmocka_unit_test(int8_activations_stay_near_float_ones),
         cmocka_unit_test(bf16_activations_stay_near_float_ones),
