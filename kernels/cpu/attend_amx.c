@@ -39,19 +39,19 @@ static const char *page_of(const struct tile_walk *w, uint32_t index) {
 /* ---- scores ------------------------------------------------------------------------------------ */
 
 /* Dims that fill tiles A and B, of two pages; two: also the 16 rows behind. */
-#define SCORE_DIMS(A, B)                           \
-    TILE_LOAD(A, q, q_stride);                     \
-    TILE_LOAD(B, k0, 64);                          \
-    TILE_BF16(0, A, B);                            \
-    if (two) {                                     \
+#define SCORE_DIMS(A, B)                             \
+    TILE_LOAD(A, q, q_stride);                       \
+    TILE_LOAD(B, k0, 64);                            \
+    TILE_BF16(0, A, B);                              \
+    if (two) {                                       \
         TILE_LOAD(A, q + TILE * q_stride, q_stride); \
-        TILE_BF16(2, A, B);                        \
-        TILE_LOAD(B, k1, 64);                      \
-        TILE_BF16(3, A, B);                        \
-        TILE_LOAD(A, q, q_stride);                 \
-    } else {                                       \
-        TILE_LOAD(B, k1, 64);                      \
-    }                                              \
+        TILE_BF16(2, A, B);                          \
+        TILE_LOAD(B, k1, 64);                        \
+        TILE_BF16(3, A, B);                          \
+        TILE_LOAD(A, q, q_stride);                   \
+    } else {                                         \
+        TILE_LOAD(B, k1, 64);                        \
+    }                                                \
     TILE_BF16(1, A, B);
 
 static void score_pages(const char *q, size_t q_stride, size_t ep, const char *k0, const char *k1,

@@ -107,6 +107,9 @@ struct cpu_ops {
      * up to a multiple of 32. */
     void (*gemm_bf16)(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                       float (*acc)[GROUP]);
+    /* Of whole groups: y[i] = acc[i] + bias, added to y[i] where `add`; y [n_rows], stride ldy. */
+    void (*finish)(float (*acc)[GROUP], uint32_t n_rows, const float *bias, bool add, float *y,
+                   size_t ldy);
     bool tiles; /* gemm_bf16 rounds weights itself, and wants rows in an order of its own */
     void (*task_end)(void); /* of a task that multiplied or attended; NULL: nothing to do */
     /* out = g * x / sqrt(mean(x^2) + eps) over n numbers; in place is fine. */
@@ -262,6 +265,27 @@ static inline uint32_t cpu_row_block(const struct device *dev) {
     return dev->ops->tiles && dev->shape.activations == ACTIVATIONS_BF16 ? ROW_BLOCK_MAX
                                                                          : ROW_BLOCK;
 }
+
+/* cpu_ops' finish for n columns, to be compiled for each table. */
+static inline void finish_columns(float (*restrict acc)[GROUP], uint32_t n_rows, uint32_t n,
+                                  const float *restrict bias, bool add, float *restrict y,
+                                  size_t ldy) {
+    for (uint32_t i = 0; i < n_rows; i++, y += ldy)
+        for (uint32_t j = 0; j < n; j++) {
+            float sum = bias ? acc[i][j] + bias[j] : acc[i][j];
+            y[j] = add ? y[j] + sum : sum;
+        }
+}
+#define CPU_FINISH(NAME)                                                                         \
+    static void NAME(float(*acc)[GROUP], uint32_t n_rows, const float *bias, bool add, float *y, \
+                     size_t ldy) {                                                               \
+        if (bias)                                                                                \
+            finish_columns(acc, n_rows, GROUP, bias, add, y, ldy);                               \
+        else if (add)                                                                            \
+            finish_columns(acc, n_rows, GROUP, NULL, true, y, ldy);                              \
+        else                                                                                     \
+            finish_columns(acc, n_rows, GROUP, NULL, false, y, ldy);                             \
+    }
 
 static inline const struct matrix *cpu_weight(const struct device *dev, enum weight which,
                                               uint32_t layer) {

@@ -138,7 +138,7 @@ static inline void twice(const uint8_t *p, __m512 out[2]) {
                 __m512i z0 = _mm512_loadu_si512(p + 256 * v + 64 * h);                        \
                 __m512i z1 = _mm512_loadu_si512(p + 256 * v + 128 + 64 * h);                  \
                 uint16_t *row = to + 8 * h * 2 * GROUP + v * GROUP;                           \
-                for (int j = 0; j < 8; j++, row += 2 * GROUP)                                 \
+                _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++, row += 2 * GROUP)         \
                     _mm512_store_si512(                                                       \
                         row, (__m512i)_mm512_cvtne2ps_pbh(WIDEN(NIBBLE(z1, j), d[1], m[1]),   \
                                                           WIDEN(NIBBLE(z0, j), d[0], m[0]))); \

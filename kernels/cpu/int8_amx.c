@@ -14,10 +14,10 @@
 #include "kernels/cpu/pack_avx2.h"
 
 enum {
-    RUN = 4,      /* steps */
-    TILE = 16,    /* rows */
-    FEW = 6,      /* rows, at most, that vpdpbusd takes */
-    TOGETHER = 4, /* rows of the float steps */
+    RUN = 4,               /* steps */
+    TILE = 16,             /* rows */
+    FEW = 6,               /* rows, at most, that vpdpbusd takes */
+    TOGETHER = TILE / RUN, /* rows of the float steps */
     PREFETCH_BYTES = 4096,
 };
 
@@ -65,24 +65,38 @@ static void fill_run(enum dtype dtype, const uint8_t *at, uint32_t n, struct run
 
 /* ---- products ---------------------------------------------------------------------------------- */
 
-/* dots[step][row][column] of rows row .. row + 15 (the last tile: fewer). */
-#define DEFINE_PRODUCTS(NAME, C0, C1, A)                                                           \
-    static void NAME(const uint8_t *w, size_t step_bytes, const int8_t *q, size_t ldx, uint32_t n, \
-                     int32_t(*dots)[TILE][GROUP]) {                                                \
-        for (uint32_t i = 0; i < n; i++, w += step_bytes, q += GROUP) {                            \
-            TILE_LOAD(A, q, ldx);                                                                  \
-            TILE_LOAD(6, w, 128);                                                                  \
-            TILE_LOAD(7, w + 64, 128);                                                             \
-            TILE_ZERO(C0);                                                                         \
-            TILE_INT8(C0, A, 6);                                                                   \
-            TILE_ZERO(C1);                                                                         \
-            TILE_INT8(C1, A, 7);                                                                   \
-            TILE_STORE(C0, dots[i], sizeof dots[i][0]);                                            \
-            TILE_STORE(C1, &dots[i][0][16], sizeof dots[i][0]);                                    \
-        }                                                                                          \
+/* A tile of rows in a run. */
+struct part {
+    const uint8_t *w; /* the run's first step */
+    size_t step_bytes;
+    const int8_t *q; /* its first row there */
+    uint32_t n;      /* steps */
+    bool whole;      /* 16 rows */
+    int32_t (*dots)[TILE][GROUP];
+};
+
+#define PRODUCT(C0, C1, A)                  \
+    TILE_LOAD(A, part->q + i * GROUP, ldx); \
+    TILE_LOAD(6, w, 128);                   \
+    TILE_LOAD(7, w + 64, 128);              \
+    TILE_ZERO(C0);                          \
+    TILE_INT8(C0, A, 6);                    \
+    TILE_ZERO(C1);                          \
+    TILE_INT8(C1, A, 7);                    \
+    TILE_STORE(C0, to, sizeof to[0]);       \
+    TILE_STORE(C1, &to[0][16], sizeof to[0]);
+
+/* dots[step i] of the part. */
+static inline void product(const struct part *part, uint32_t i, size_t ldx) {
+    if (i >= part->n) return;
+    const uint8_t *w = part->w + i * part->step_bytes;
+    int32_t(*to)[GROUP] = part->dots[i];
+    if (part->whole) {
+        PRODUCT(0, 1, 4)
+    } else {
+        PRODUCT(2, 3, 5)
     }
-DEFINE_PRODUCTS(products_whole, 0, 1, 4)
-DEFINE_PRODUCTS(products_last, 2, 3, 5)
+}
 
 /* ---- float steps ------------------------------------------------------------------------------- */
 
@@ -144,34 +158,63 @@ static bool has_products(enum dtype dtype) {
     return dtype == DTYPE_Q8_0 || dtype == DTYPE_Q4_0 || dtype == DTYPE_Q4_1;
 }
 
+/* A walk over the parts: runs ascending, and in a run all rows. The products of the next part are
+ * mixed with the float steps of the one before, since they keep different units busy. */
+struct walk {
+    struct run run[2];
+    int32_t dots[2][RUN][TILE][GROUP];
+    const struct matrix *m;
+    const struct gemm_rows *in;
+    const uint8_t *at; /* its group's first step */
+    uint32_t s, n_steps, row, index;
+};
+
+/* The next part; n = 0 behind the last. */
+static struct part walk_next(struct walk *w) {
+    struct part part = {.dots = w->dots[w->index++ % 2]};
+    if (w->row >= w->in->n_rows) w->s += RUN, w->row = 0;
+    if (w->s >= w->n_steps) return part;
+    struct run *run = &w->run[w->s / RUN % 2];
+    uint32_t bytes = pack_step_bytes(w->m->dtype);
+    bool as_it_lies = w->m->dtype == DTYPE_Q8_0;
+    const uint8_t *at = w->at + (size_t)w->s * bytes;
+    part.n = w->n_steps - w->s < RUN ? w->n_steps - w->s : RUN;
+    if (w->row == 0) fill_run(w->m->dtype, at, part.n, run);
+    part.w = as_it_lies ? at : (const uint8_t *)run->w;
+    part.step_bytes = as_it_lies ? bytes : sizeof run->w[0];
+    part.q = w->in->q + w->row * w->in->ldx + (size_t)w->s * GROUP;
+    part.whole = w->in->n_rows - w->row >= TILE;
+    w->row += TILE;
+    return part;
+}
+
 void amx_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                    float (*acc)[GROUP]) {
     if (in->n_rows <= FEW || !has_products(m->dtype)) {
         avx512_gemm_int8(m, group, in, acc);
         return;
     }
-    struct run run __attribute__((aligned(MEMORY_ALIGN)));
-    int32_t dots[RUN][TILE][GROUP] __attribute__((aligned(MEMORY_ALIGN)));
-    const uint8_t *at = (const uint8_t *)m->data + group * m->group_bytes;
-    uint32_t n_steps = m->cols / GROUP, bytes = pack_step_bytes(m->dtype);
-    uint32_t n_whole = in->n_rows / TILE * TILE;
-    bool as_it_lies = m->dtype == DTYPE_Q8_0;
+    struct walk w __attribute__((aligned(MEMORY_ALIGN)));
+    w.m = m, w.in = in, w.n_steps = m->cols / GROUP, w.s = w.row = w.index = 0;
+    w.at = (const uint8_t *)m->data + group * m->group_bytes;
     const floats_fn *rows = floats[block_has_minima(m->dtype)];
-    amx_configure(AMX_INT8, TILE, n_whole < in->n_rows ? in->n_rows - n_whole : TILE);
+    uint32_t rest = in->n_rows % TILE;
+    amx_configure(AMX_INT8, TILE, rest ? rest : TILE);
     memset(acc, 0, in->n_rows * sizeof *acc);
-    for (uint32_t s = 0, n; s < n_steps; s += n, at += (size_t)n * bytes) {
-        n = n_steps - s < RUN ? n_steps - s : RUN;
-        fill_run(m->dtype, at, n, &run);
-        const uint8_t *w = as_it_lies ? at : (const uint8_t *)run.w;
-        size_t step = as_it_lies ? bytes : sizeof run.w[0];
-        for (uint32_t row = 0; row < in->n_rows; row += TILE) {
-            const int8_t *q = in->q + row * in->ldx + (size_t)s * GROUP;
-            (row < n_whole ? products_whole : products_last)(w, step, q, in->ldx, n, dots);
-            uint32_t end = row < n_whole ? TILE : in->n_rows - row;
-            for (uint32_t i = 0, some; i < end; i += some) {
-                some = even_rows(end - i, TOGETHER);
-                rows[some](&run, dots, i, s, n, in, row + i, acc);
-            }
+    struct part part = walk_next(&w);
+    for (uint32_t i = 0; i < RUN; i++)
+        product(&part, i, in->ldx);
+    while (part.n > 0) {
+        uint32_t s = w.s, row = w.row - TILE, end = part.whole ? TILE : rest;
+        const struct run *run = &w.run[s / RUN % 2];
+        struct part next = walk_next(&w);
+        for (uint32_t i = 0; i < RUN; i++) {
+            product(&next, i, in->ldx);
+            uint32_t first = i * TOGETHER;
+            if (first >= end) continue;
+            uint32_t n = end - first < TOGETHER ? end - first : TOGETHER;
+            rows[n](run, part.dots, first, s, part.n, in, row + first, acc);
         }
+        part = next;
     }
 }

@@ -141,7 +141,10 @@ static void expand(const float *const *v, const float *c, uint32_t n_v, uint32_t
     }
 }
 
+CPU_FINISH(finish)
+
 const struct cpu_ops cpu_ops_avx2 = {
+    .finish = finish,
     .matrix_bytes = avx2_matrix_bytes,
     .matrix_pack = avx2_matrix_pack,
     .matrix_row = avx2_matrix_row,

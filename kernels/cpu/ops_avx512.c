@@ -130,15 +130,17 @@ static void expand(const float *const *v, const float *c, uint32_t n_v, uint32_t
     }
 }
 
-#define OPS(GEMM_INT8, NARROW, GEMM_BF16, ATTEND, ...)                                           \
-    {                                                                                            \
-        .matrix_bytes = avx2_matrix_bytes, .matrix_pack = avx2_matrix_pack,                      \
-        .matrix_row = avx2_matrix_row, .step_sums = avx2_step_sums, .quantise = avx2_quantise,   \
-        .gemm_group = avx512_gemm_group, .gemm_int8 = GEMM_INT8, .narrow = NARROW,               \
-        .gemm_bf16 = GEMM_BF16, .rmsnorm = rmsnorm, .silu_mul = silu_mul, .dots = dots,          \
-        .weighted_sum = weighted_sum, .expand = expand, .rope = rope, .kv_store = avx2_kv_store, \
-        .attend_tile = ATTEND, .attend_scratch = attend_scratch, .attend_splits = true,          \
-        __VA_ARGS__                                                                              \
+CPU_FINISH(finish)
+
+#define OPS(GEMM_INT8, NARROW, GEMM_BF16, ATTEND, ...)                                         \
+    {                                                                                          \
+        .matrix_bytes = avx2_matrix_bytes, .matrix_pack = avx2_matrix_pack,                    \
+        .matrix_row = avx2_matrix_row, .step_sums = avx2_step_sums, .quantise = avx2_quantise, \
+        .gemm_group = avx512_gemm_group, .gemm_int8 = GEMM_INT8, .narrow = NARROW,             \
+        .gemm_bf16 = GEMM_BF16, .finish = finish, .rmsnorm = rmsnorm, .silu_mul = silu_mul,    \
+        .dots = dots, .weighted_sum = weighted_sum, .expand = expand, .rope = rope,            \
+        .kv_store = avx2_kv_store, .attend_tile = ATTEND, .attend_scratch = attend_scratch,    \
+        .attend_splits = true, __VA_ARGS__                                                     \
     }
 const struct cpu_ops cpu_ops_avx512 =
     OPS(avx2_gemm_int8, cpu_narrow, avx512_gemm_group, avx512_attend_tile, .tiles = false);

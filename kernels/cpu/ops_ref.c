@@ -315,7 +315,10 @@ static void attend_tile(struct device *dev, uint32_t layer, const struct attend_
             attend_row(dev, layer, dev->order[t->first + i], task->kv_head * dev->group + h, &s);
 }
 
+CPU_FINISH(finish)
+
 const struct cpu_ops cpu_ops_ref = {
+    .finish = finish,
     .matrix_bytes = matrix_bytes,
     .matrix_pack = matrix_pack,
     .matrix_row = matrix_row,

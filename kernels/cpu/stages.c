@@ -100,24 +100,6 @@ static uint32_t job_tasks(const struct gemm_job *job, uint32_t run) {
     return (uint32_t)(div_ceil(job->n_rows, job->row_block) * div_ceil(job_groups(job), run));
 }
 
-/* What becomes of n columns of one row of accumulators. */
-static void finish_row(const struct gemm_job *job, uint32_t row, uint32_t col, uint32_t n,
-                       const float *acc) {
-    float *y = job->y + row * job->ldy + col;
-    const float *bias = job->bias ? job->bias + col : NULL;
-    if (job->add && bias)
-        for (uint32_t j = 0; j < n; j++)
-            y[j] += acc[j] + bias[j];
-    else if (job->add)
-        for (uint32_t j = 0; j < n; j++)
-            y[j] += acc[j];
-    else if (bias)
-        for (uint32_t j = 0; j < n; j++)
-            y[j] = acc[j] + bias[j];
-    else
-        memcpy(y, acc, n * sizeof *y);
-}
-
 static void multiply(const struct device *dev, const struct matrix *w, uint32_t group,
                      const struct gemm_rows *in, float (*acc)[GROUP]) {
     if (w->bf16)
@@ -146,12 +128,15 @@ static void gemm_columns(struct gemm_phase *phase, const struct gemm_job *job, u
     uint32_t col = group * GROUP, n = GROUP;
     if (!job->padded && job->w->rows - col < GROUP) n = job->w->rows - col;
     multiply(dev, job->w, group, &in, acc);
-    for (uint32_t i = 0; i < n_rows; i++)
-        finish_row(job, row0 + i, col, n, acc[i]);
+    const float *bias = job->bias ? job->bias + col : NULL;
+    float *y = job->y + row0 * job->ldy + col;
+    if (n == GROUP)
+        dev->ops->finish(acc, n_rows, bias, job->add, y, job->ldy);
+    else
+        finish_columns(acc, n_rows, n, bias, job->add, y, job->ldy);
     if (!job->up) return;
     multiply(dev, job->up, group, &in, acc);
-    for (uint32_t i = 0; i < n_rows; i++) {
-        float *y = job->y + (row0 + i) * job->ldy + col;
+    for (uint32_t i = 0; i < n_rows; i++, y += job->ldy) {
         if (job->up_bias)
             for (uint32_t j = 0; j < n; j++)
                 acc[i][j] += job->up_bias[col + j];
