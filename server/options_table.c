@@ -30,6 +30,9 @@ const struct option options_table[] = {
      "cpu: always so", 0},
     {"--threads", {0}, MODEL, KIND_COUNT, AT(threads), "0", 0, 1024, NULL,
      "worker threads of the CPU backend; 0 = cores this process may use", 0},
+    {"--pin-threads", {0}, LOADS, KIND_SWITCH, AT(pin_threads), NULL, 0, 0, NULL,
+     "cpu: keep each thread that computes on a processor of its own; pays on a machine where nothing "
+     "else runs, and costs much elsewhere", 0},
     {"--dtype", {0}, MODEL, KIND_CHOICE, AT(dtype), "auto", 0, 0, "auto|f32|bf16|f16|q8_0|q4_0",
      "number format of the weights; auto = as in the file, else converted at load", 0},
     {"--dtype", {0}, COMMAND_CONVERT, KIND_CHOICE, AT(dtype), "auto", 0, 0,

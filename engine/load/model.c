@@ -469,6 +469,7 @@ int model_load_on(const struct model_options *options, const struct kernels *ker
         rc = model_choose_activations(options->activations, kernels, by_dtype,
                                       &m->shape.activations, err);
     m->shape.deterministic = options->deterministic;
+    m->shape.pin_threads = options->pin_threads;
     if (!rc) rc = set_fingerprint(m, stage.ck, options, err);
     if (rc) goto done;
     progress_phase(options, LOAD_WEIGHTS);
