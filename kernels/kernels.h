@@ -186,6 +186,7 @@ struct model_shape {
     double rope_scale;       /* multiplies cos and sin (yarn); 1 otherwise */
     enum activations activations;
     bool deterministic; /* no library products: every row count gives the same bits (cuda) */
+    bool pin_threads;   /* each thread stays on a processor of its own (cpu) */
 };
 
 /* MSAR: the 2 n_layers branches (attention, MLP, attention, ...) stand in blocks of msar_branches,

@@ -45,6 +45,7 @@ int cpu_open(const struct cpu_ops *ops, const struct model_shape *shape, uint32_
     }
     rc = cpu_msar_open(dev, err);
     if (rc == OK) rc = pool_create(n_threads, &dev->pool, err);
+    if (rc == OK && shape->pin_threads) pool_pin(dev->pool);
     if (rc != OK) {
         cpu_close(dev);
         return rc;
