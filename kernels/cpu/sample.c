@@ -415,20 +415,36 @@ static bool is_end(const struct rules *rules, int32_t token) {
     return false;
 }
 
+/* Where a verification takes its tokens from. */
+struct verdict {
+    const struct rules *rules;
+    const float *target, *draft_logits; /* [n_draft + 1][vocab], [n_draft][vocab] or NULL */
+    const int32_t *best;                /* the target's own tokens where they are known, or NULL */
+    uint32_t out_pos;
+    struct sample_scratch *scratch; /* NULL beside `best` */
+};
+
+/* The token of place i: with a proposal, or the last one without. */
+static int32_t place_token(const struct verdict *v, uint32_t i, const int32_t *proposal) {
+    if (v->best) return v->best[i];
+    size_t at = (size_t)i * v->scratch->vocab;
+    if (!proposal || is_greedy(v->rules) || v->rules->seeded)
+        return row_token(v->rules, v->target + at, v->out_pos + i, DRAW_GUMBEL, v->scratch);
+    return judge(v->rules, v->target + at, v->draft_logits ? v->draft_logits + at : NULL, *proposal,
+                 v->out_pos + i, v->scratch);
+}
+
 /* The walk of sample_accept: each place yields one token; it goes on while that is the proposal. */
-static void accept_walk(const struct rules *rules, const int32_t *draft, uint32_t n_draft,
-                        const float *target_logits, const float *draft_logits, uint32_t out_pos,
-                        struct sample_scratch *scratch, struct outcome *out) {
-    bool own_draw = is_greedy(rules) || rules->seeded;
-    size_t vocab = scratch->vocab;
+static void accept_walk(const struct verdict *v, const int32_t *draft, uint32_t n_draft,
+                        struct outcome *out) {
+    ASSERT(n_draft < DRAFT_MAX);
+    out->n_drafted = out->n_proposed = n_draft;
+    out->n_accepted = 0;
+    out->n_tokens = 0;
+    out->exhausted = false;
+    if (n_draft > 0) memcpy(out->proposed, draft, n_draft * sizeof *draft);
     for (uint32_t i = 0; i <= n_draft; i++) {
-        const float *target = target_logits + i * vocab;
-        int32_t token;
-        if (i == n_draft || own_draw)
-            token = row_token(rules, target, out_pos + i, DRAW_GUMBEL, scratch);
-        else
-            token = judge(rules, target, draft_logits ? draft_logits + i * vocab : NULL, draft[i],
-                          out_pos + i, scratch);
+        int32_t token = place_token(v, i, i < n_draft ? &draft[i] : NULL);
         if (token < 0) {
             out->exhausted = true;
             return;
@@ -436,11 +452,11 @@ static void accept_walk(const struct rules *rules, const int32_t *draft, uint32_
         out->tokens[out->n_tokens++] = token;
         if (i == n_draft || token != draft[i]) return;
         out->n_accepted++;
-        if (is_end(rules, token)) { /* the text is over; below min_tokens it was masked */
+        if (is_end(v->rules, token)) { /* the text is over; below min_tokens it was masked */
             out->n_proposed = out->n_accepted;
             return;
         }
-        adjust_count(rules, token, scratch);
+        if (v->scratch) adjust_count(v->rules, token, v->scratch);
     }
 }
 
@@ -448,14 +464,18 @@ void sample_accept(const struct rules *rules, const int32_t *draft, uint32_t n_d
                    const float *target_logits, const float *draft_logits,
                    const struct history *history, struct sample_scratch *scratch,
                    struct outcome *out) {
-    ASSERT(n_draft < DRAFT_MAX);
-    out->n_drafted = out->n_proposed = n_draft;
-    out->n_accepted = 0;
-    out->n_tokens = 0;
-    out->exhausted = false;
-    if (n_draft > 0) memcpy(out->proposed, draft, n_draft * sizeof *draft);
+    struct verdict v = {rules, target_logits, draft_logits, NULL, out_pos_of(history), scratch};
     adjust_begin(rules, history, scratch);
-    accept_walk(rules, draft, n_draft, target_logits, draft_logits, out_pos_of(history), scratch,
-                out);
+    accept_walk(&v, draft, n_draft, out);
     adjust_end(scratch);
+}
+
+bool sample_is_argmax(const struct rules *rules, uint32_t out_pos) {
+    return is_greedy(rules) && adjust_never(rules, out_pos);
+}
+
+void sample_accept_argmax(const struct rules *rules, const int32_t *draft, uint32_t n_draft,
+                          const int32_t *best, struct outcome *out) {
+    struct verdict v = {.rules = rules, .best = best};
+    accept_walk(&v, draft, n_draft, out);
 }

@@ -83,7 +83,8 @@ struct gemm_job {
     size_t ldy;
     uint32_t n_rows;
     bool add;
-    bool padded; /* y has room for whole groups, and wants zeros there */
+    bool padded;                   /* y has room for whole groups, and wants zeros there */
+    const struct device *peaks_of; /* lm_head: whose peaks are to be noted; else NULL */
 };
 
 struct gemm_phase {
@@ -116,6 +117,7 @@ static void finish_row(const struct gemm_job *job, uint32_t row, uint32_t col, u
             y[j] = acc[j] + bias[j];
     else
         memcpy(y, acc, n * sizeof *y);
+    if (job->peaks_of) cpu_note_peak(job->peaks_of, row, col / GROUP, y, n);
 }
 
 static void gemm_columns(struct gemm_phase *phase, const struct gemm_job *job, uint32_t row0,
@@ -383,7 +385,8 @@ int cpu_lm_head(struct device *dev) {
                                      .ldx = dev->ld_model,
                                      .y = dev->last_logits,
                                      .ldy = dev->shape.vocab_size,
-                                     .n_rows = dev->n_logit_rows};
+                                     .n_rows = dev->n_logit_rows,
+                                     .peaks_of = dev};
     struct row_phase norm = {.dev = dev,
                              .fn = norm_row,
                              .n_rows = dev->n_logit_rows,
