@@ -471,6 +471,13 @@ void sample_accept(const struct rules *rules, const int32_t *draft, uint32_t n_d
                    const struct history *history, struct sample_scratch *scratch,
                    struct outcome *out);
 
+/* Is each row's token the argmax of its logits, from output position out_pos on, whatever the text
+ * before it? Then the logits need not be read again by who knows their argmax: */
+bool sample_is_argmax(const struct rules *rules, uint32_t out_pos);
+/* sample_accept where that is so, best [n_draft + 1]: the argmax of each row. */
+void sample_accept_argmax(const struct rules *rules, const int32_t *draft, uint32_t n_draft,
+                          const int32_t *best, struct outcome *out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -89,6 +89,11 @@ bool adjust_wanted(const struct rules *rules, uint32_t out_pos,
     return masks_ends(rules, out_pos) || rules->n_bias > 0 || scratch->n_counted > 0;
 }
 
+bool adjust_never(const struct rules *rules, uint32_t out_pos) {
+    return !masks_ends(rules, out_pos) && rules->n_bias == 0 && !repeats(rules) &&
+           !counts_output(rules);
+}
+
 void adjust_logits(const struct rules *rules, uint32_t out_pos,
                    const struct sample_scratch *scratch, float *z) {
     if (masks_ends(rules, out_pos)) mask_ends(rules, scratch->vocab, z);

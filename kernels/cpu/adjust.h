@@ -32,6 +32,8 @@ void adjust_end(struct sample_scratch *scratch);
 /* Whether adjust_logits would touch anything. */
 bool adjust_wanted(const struct rules *rules, uint32_t out_pos,
                    const struct sample_scratch *scratch);
+/* Whether it touches nothing from output position out_pos on, whatever the text. */
+bool adjust_never(const struct rules *rules, uint32_t out_pos);
 /* Steps 2 to 5 on z [vocab], which holds neither NaN nor +inf. */
 void adjust_logits(const struct rules *rules, uint32_t out_pos,
                    const struct sample_scratch *scratch, float *z);

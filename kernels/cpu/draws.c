@@ -5,12 +5,15 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* A row with NaN or an infinity comes of broken weights; its sequence fails alone. */
-static bool row_finite(const float *logits, uint32_t vocab) {
-    bool finite = true;
-    for (uint32_t i = 0; i < vocab; i++)
-        finite &= isfinite(logits[i]) != 0;
-    return finite;
+/* Its argmax, by the peaks that the lm_head noted; false where a logit is not finite. Such a row
+ * comes of broken weights: its sequence fails alone. */
+static bool row_best(const struct device *dev, uint32_t row, int32_t *best) {
+    const struct peaks *p = &dev->peaks;
+    const float *most = p->most + (size_t)row * p->n_groups;
+    float largest;
+    uint32_t group = dev->ops->peak(most, p->n_groups, &largest);
+    *best = (int32_t)(group * GROUP + p->at[(size_t)row * p->n_groups + group]);
+    return isfinite(largest) != 0;
 }
 
 /* Greedy and seeded texts are matched token by token, so their drafts share the target's noise;
@@ -23,9 +26,15 @@ static void sample_task(void *arg, uint32_t task, uint32_t thread) {
     uint32_t vocab = dev->shape.vocab_size, n = 0;
     slot->n_asked = s->n_logits;
     slot->draft_logits = dev->segment_logit[task];
-    const float *logits = dev->draft_logits + (size_t)slot->draft_logits * vocab;
-    while (n < s->n_logits && row_finite(logits + (size_t)n * vocab, vocab))
+    int32_t best[DRAFT_MAX];
+    while (n < s->n_logits && row_best(dev, slot->draft_logits + n, &best[n]))
         n++;
+    if (sample_is_argmax(&slot->rules, s->out_pos)) {
+        memcpy(slot->proposals, best, n * sizeof *best);
+        slot->n_proposals = n;
+        return;
+    }
+    const float *logits = dev->draft_logits + (size_t)slot->draft_logits * vocab;
     struct history history = segment_history(s);
     slot->n_proposals = sample_propose(&slot->rules, logits, n, &history,
                                        &dev->thread_sample[thread], slot->proposals);
@@ -54,13 +63,20 @@ static void accept_task(void *arg, uint32_t task, uint32_t thread) {
         if (n > slot->n_proposals) n = slot->n_proposals;
         if (n > 0) draft_logits = dev->draft_logits + (size_t)slot->draft_logits * vocab;
     }
+    int32_t best[DRAFT_MAX];
+    bool finite[DRAFT_MAX];
+    for (uint32_t i = 0; i <= n; i++)
+        finite[i] = row_best(dev, dev->segment_logit[task] + i, &best[i]);
     struct history history = segment_history(s);
     *out = (struct outcome){.slot = s->slot, .status = OK};
-    sample_accept(&slot->rules, draft, n, target, draft_logits, &history,
-                  &dev->thread_sample[thread], out);
+    if (sample_is_argmax(&slot->rules, s->out_pos))
+        sample_accept_argmax(&slot->rules, draft, n, best, out);
+    else
+        sample_accept(&slot->rules, draft, n, target, draft_logits, &history,
+                      &dev->thread_sample[thread], out);
     /* Only the rows that were read: what follows a refused proposal is nobody's text. */
     for (uint32_t i = 0; i < out->n_tokens + out->exhausted; i++)
-        if (!row_finite(target + (size_t)i * vocab, vocab)) out->status = ERR_INVALID;
+        if (!finite[i]) out->status = ERR_INVALID;
     if (out->status != OK) {
         *out = (struct outcome){.slot = s->slot, .status = ERR_INVALID};
         return;

@@ -143,6 +143,40 @@ static void expand(const float *const *v, const float *c, uint32_t n_v, uint32_t
 
 CPU_FINISH(finish)
 
+/* Those of z[i .. i + 7] that exist, others as -inf. */
+static inline __m256 peak_load(const float *z, uint32_t i, uint32_t n) {
+    if (i + 8 <= n) return _mm256_loadu_ps(z + i);
+    __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    __m256i inside = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n - i)), lane);
+    return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), _mm256_maskload_ps(z + i, inside),
+                            _mm256_castsi256_ps(inside));
+}
+
+/* Sums of x - x, which is 0 or NaN, tell whether all are finite. */
+static uint32_t peak(const float *z, uint32_t n, float *most) {
+    __m256 most8 = _mm256_set1_ps(-INFINITY), sum8 = _mm256_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 x = peak_load(z, i, n);
+        most8 = _mm256_max_ps(most8, x);
+        if (i + 8 <= n) sum8 = _mm256_add_ps(sum8, _mm256_sub_ps(x, x));
+    }
+    float sum = avx2_sum(sum8);
+    for (uint32_t i = n & ~7u; i < n; i++)
+        sum += z[i] - z[i];
+    if (sum != 0) { /* NaN */
+        *most = NAN;
+        return 0;
+    }
+    __m128 most4 = _mm_max_ps(_mm256_castps256_ps128(most8), _mm256_extractf128_ps(most8, 1));
+    most4 = _mm_max_ps(most4, _mm_movehl_ps(most4, most4));
+    *most = _mm_cvtss_f32(_mm_max_ss(most4, _mm_movehdup_ps(most4)));
+    most8 = _mm256_set1_ps(*most);
+    for (uint32_t i = 0;; i += 8) { /* ends: it is there */
+        int found = _mm256_movemask_ps(_mm256_cmp_ps(peak_load(z, i, n), most8, _CMP_EQ_OQ));
+        if (found) return i + (uint32_t)__builtin_ctz((unsigned)found);
+    }
+}
+
 const struct cpu_ops cpu_ops_avx2 = {
     .finish = finish,
     .matrix_bytes = avx2_matrix_bytes,
@@ -160,6 +194,7 @@ const struct cpu_ops cpu_ops_avx2 = {
     .weighted_sum = weighted_sum,
     .expand = expand,
     .rope = rope,
+    .peak = peak,
     .kv_store = avx2_kv_store,
     .attend_tile = avx2_attend_tile,
     .attend_scratch = attend_scratch,

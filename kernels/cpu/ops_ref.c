@@ -317,6 +317,17 @@ static void attend_tile(struct device *dev, uint32_t layer, const struct attend_
 
 CPU_FINISH(finish)
 
+static uint32_t peak(const float *z, uint32_t n, float *most) {
+    uint32_t at = 0;
+    bool finite = true;
+    for (uint32_t i = 0; i < n; i++) {
+        finite &= isfinite(z[i]) != 0;
+        if (z[i] > z[at]) at = i;
+    }
+    *most = finite ? z[at] : NAN;
+    return at;
+}
+
 const struct cpu_ops cpu_ops_ref = {
     .finish = finish,
     .matrix_bytes = matrix_bytes,
@@ -334,6 +345,7 @@ const struct cpu_ops cpu_ops_ref = {
     .weighted_sum = weighted_sum,
     .expand = expand,
     .rope = rope,
+    .peak = peak,
     .kv_store = kv_store,
     .attend_tile = attend_tile,
     .attend_scratch = attend_scratch,

@@ -11,11 +11,11 @@
  * What a rule drops gets score -inf. top_k and top_p find their border by counting (or weighing)
  * the 32-bit keys of the scores digit by digit, from the top: linear whatever the logits are, and
  * the ties at the border are settled in order of id, as in a stable sort. */
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "kernels/cpu/adjust.h"
+#include "kernels/cpu/passes.h"
 #include "kernels/kernels.h"
 
 /* ---- random numbers ---------------------------------------------------------------------------- */
@@ -72,39 +72,11 @@ static bool is_greedy(const struct rules *rules) {
     return rules->temperature < 1e-4f;
 }
 
-/* Largest value, ties to the smallest id; NaN never wins. -1 when nothing is above -inf. Eight
- * running maxima a block break the chain of compares; only the best block is searched for the id. */
-static int32_t argmax(const float *z, uint32_t n) {
-    enum { LANES = 8, BLOCK = 512 };
-    float best = -INFINITY;
-    uint32_t best_lo = 0, best_hi = 0;
-    for (uint32_t lo = 0; lo < n; lo += BLOCK) {
-        uint32_t hi = n - lo < BLOCK ? n : lo + BLOCK, i = lo;
-        float lane[LANES];
-        for (int j = 0; j < LANES; j++)
-            lane[j] = -INFINITY;
-        for (; i + LANES <= hi; i += LANES)
-            for (int j = 0; j < LANES; j++)
-                lane[j] = z[i + (uint32_t)j] > lane[j] ? z[i + (uint32_t)j] : lane[j];
-        for (; i < hi; i++)
-            lane[0] = z[i] > lane[0] ? z[i] : lane[0];
-        for (int j = 1; j < LANES; j++)
-            lane[0] = lane[j] > lane[0] ? lane[j] : lane[0];
-        if (lane[0] > best) best = lane[0], best_lo = lo, best_hi = hi;
-    }
-    for (uint32_t i = best_lo; i < best_hi; i++)
-        if (z[i] == best) return (int32_t)i;
-    return -1;
-}
-
 /* Logits into z [vocab], with the steps that change single ones: NaN counts as masked, an infinity
  * stays comparable. */
 static void adjusted_copy(const struct rules *rules, const float *logits, uint32_t out_pos,
                           const struct sample_scratch *scratch, float *z) {
-    for (uint32_t t = 0; t < scratch->vocab; t++) {
-        float logit = logits[t];
-        z[t] = logit > FLT_MAX ? FLT_MAX : logit == logit ? logit : -INFINITY;
-    }
+    passes_find()->clean(logits, scratch->vocab, z);
     adjust_logits(rules, out_pos, scratch, z);
 }
 
@@ -187,10 +159,10 @@ static uint32_t nucleus_ties(const struct nucleus *nucleus, double weight, uint3
 
 /* The digit of the border: from the top, the first value whose weight makes the sum reach top_p. By
  * rounding none may: then the last that has weight. */
-static uint32_t nucleus_digit(struct nucleus *nucleus, const double *sum) {
+static uint32_t nucleus_digit(struct nucleus *nucleus, const double *sum, uint32_t n_values) {
     uint32_t border = 0;
     double above = nucleus->above;
-    for (uint32_t value = DIGIT_VALUES; value-- > 0;) {
+    for (uint32_t value = n_values; value-- > 0;) {
         if (sum[value] == 0) continue;
         border = value;
         above = nucleus->above;
@@ -201,8 +173,8 @@ static uint32_t nucleus_digit(struct nucleus *nucleus, const double *sum) {
     return border;
 }
 
-static void row_top_p(struct row *row, float top_p) {
-    struct nucleus nucleus = {.total = 0, .above = 0, .top_p = top_p};
+/* Cut a row, or the part of one that holds the border: nucleus->above weighs what is left of the rest. */
+static void row_top_p(struct row *row, struct nucleus *nucleus) {
     uint32_t border = 0, known = 0, count = 0;
     double weight = 0; /* of each token on the border in the end */
     for (uint32_t shift = 32; shift > 0;) {
@@ -211,32 +183,108 @@ static void row_top_p(struct row *row, float top_p) {
         for (uint32_t i = 0; i < row->n_ids; i++) {
             float score = row->scores[row->ids[i]];
             uint32_t key = score_key(score);
-            if ((key & known) == border) sum[key_digit(key, shift)] += (double)expf(score);
+            if ((key & known) == border) sum[key_digit(key, shift)] += score_weight(score);
         }
-        if (known == 0)
-            for (uint32_t value = DIGIT_VALUES; value-- > 0;)
-                nucleus.total += sum[value];
-        border |= nucleus_digit(&nucleus, sum) << shift;
+        border |= nucleus_digit(nucleus, sum, DIGIT_VALUES) << shift;
         known |= (uint32_t)(DIGIT_VALUES - 1) << shift;
         if (shift > 0) row_cut(row, border, UINT32_MAX);
     }
     for (uint32_t i = 0; i < row->n_ids; i++) {
         float score = row->scores[row->ids[i]];
-        if (score_key(score) == border) count++, weight = (double)expf(score);
+        if (score_key(score) == border) count++, weight = score_weight(score);
     }
-    row_cut(row, border, nucleus_ties(&nucleus, weight, count));
+    row_cut(row, border, nucleus_ties(nucleus, weight, count));
 }
 
-/* min_p while the list of survivors is made: p / max p = exp(score). */
-static void row_list(struct row *row, float min_p) {
-    float least = min_p > 0 ? fminf(logf(min_p), 0) : -INFINITY; /* never above the best */
-    row->n_ids = 0;
-    row->listed = true;
-    for (uint32_t t = 0; t < row->vocab; t++) {
-        if (row->scores[t] < least) row->scores[t] = -INFINITY;
-        row->ids[row->n_ids] = t;
-        row->n_ids += row->scores[t] > -INFINITY;
+/* Sum of the survivors' weights, in the order of passes.h. */
+static double row_total(const struct row *row) {
+    if (!row->listed) return passes_find()->total(row->scores, row->vocab, -INFINITY);
+    double lane[WEIGHT_LANES] = {0};
+    for (uint32_t i = 0; i < row->n_ids; i++)
+        lane[row->ids[i] % WEIGHT_LANES] += score_weight(row->scores[row->ids[i]]);
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
+           ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+/* A score that top_k scores at least reach: the k-th of the maxima of disjoint sets. What lies below
+ * need not be listed. -inf where there are too many of them for this to be worth it. */
+static float top_k_bound(const struct row *row, uint32_t top_k) {
+    enum { SETS = 1024, EACH_MIN = 4 }; /* 8 sets for each of top_k leave few others above */
+    uint32_t most = 8 * (top_k < SETS ? top_k : SETS), n_sets = most < SETS / 2 ? SETS / 2 : most;
+    uint32_t len = row->vocab / n_sets + 1; /* 16 sets a strip, so no more than n_sets + 16 */
+    if (n_sets > SETS || len < EACH_MIN) return -INFINITY;
+    float most_of[SETS + 16];
+    uint32_t ids[SETS + 16];
+    struct row sets = {.scores = most_of, .ids = ids, .listed = true};
+    sets.vocab = passes_find()->maxima(row->scores, row->vocab, len, most_of);
+    sets.n_ids = passes_find()->list(most_of, sets.vocab, -INFINITY, ids);
+    if (sets.n_ids < top_k) return -INFINITY;
+    row_top_k(&sets, top_k);
+    float bound = INFINITY;
+    for (uint32_t i = 0; i < sets.n_ids; i++)
+        bound = fminf(bound, most_of[ids[i]]);
+    return bound;
+}
+
+/* A score such that all scores below it together weigh less than half of what top_p leaves out: the
+ * border lies above. Not so near to 1 that float32 could not tell. */
+static float top_p_bound(const struct row *row, const struct nucleus *nucleus) {
+    double rest = 1 - (double)nucleus->top_p;
+    if (rest < 1e-4) return -INFINITY;
+    return logf((float)(rest * nucleus->total / (2.0 * row->vocab)));
+}
+
+/* The lowest score of a bin; scores are ordered as their bits are, which for those below 0 fall. */
+static float bin_floor(uint32_t bin, float scale) {
+    union {
+        uint32_t u;
+        float f;
+    } lo = {0x80000000u}, hi = {0xff800000u}, mid; /* -0 lies in it or above, -inf below */
+    if (bin == 0) return -INFINITY;
+    while (hi.u - lo.u > 1) {
+        mid.u = lo.u + (hi.u - lo.u) / 2;
+        if (score_bin(mid.f, scale) >= bin)
+            lo = mid;
+        else
+            hi = mid;
     }
+    return lo.f;
+}
+
+/* top_p of a whole row, scores >= least: bins of one width find the neighbourhood of the border, and
+ * only that is looked at token by token. */
+static void row_top_p_whole(struct row *row, float top_p, float least) {
+    const struct passes *passes = passes_find();
+    struct nucleus nucleus = {.total = passes->total(row->scores, row->vocab, least)};
+    nucleus.top_p = top_p;
+    float bound = top_p_bound(row, &nucleus), scale = (SCORE_BINS - 1) / fminf(-bound, 40);
+    double sum[SCORE_BINS] = {0};
+    least = fmaxf(least, bound);
+    passes->bins(row->scores, row->vocab, least, scale, sum);
+    uint32_t bin = nucleus_digit(&nucleus, sum, SCORE_BINS);
+    float lo = fmaxf(least, bin_floor(bin, scale));
+    float hi = bin == SCORE_BINS - 1 ? INFINITY : bin_floor(bin + 1, scale);
+    struct row border = *row;
+    border.n_ids = passes->between(row->scores, row->vocab, lo, hi, row->ids);
+    row_top_p(&border, &nucleus);
+    row->n_ids = passes->list(row->scores, row->vocab, lo, row->ids);
+}
+
+/* The rules that drop tokens, with the list of survivors. */
+static void row_drop(struct row *row, const struct rules *rules) {
+    bool top_k = rules->top_k > 0 && rules->top_k < row->vocab, top_p = rules->top_p < 1;
+    /* min_p: p / max p = exp(score); never above the best */
+    float least = rules->min_p > 0 ? fminf(logf(rules->min_p), 0) : -INFINITY;
+    row->listed = true;
+    if (top_p && !top_k) {
+        row_top_p_whole(row, rules->top_p, least);
+        return;
+    }
+    if (top_k) least = fmaxf(least, top_k_bound(row, rules->top_k));
+    row->n_ids = passes_find()->list(row->scores, row->vocab, least, row->ids);
+    if (top_k) row_top_k(row, rules->top_k);
+    struct nucleus nucleus = {.total = row_total(row), .top_p = rules->top_p};
+    if (top_p) row_top_p(row, &nucleus);
 }
 
 /* Everything between logits and the draw (steps 2 to 10), into scores [vocab]. Not for greedy
@@ -246,28 +294,11 @@ static void row_process(const struct rules *rules, const float *logits, uint32_t
     uint32_t vocab = scratch->vocab;
     *row = (struct row){.vocab = vocab, .scores = scores, .ids = scratch->ids, .best = -1};
     adjusted_copy(rules, logits, out_pos, scratch, scores);
-    row->best = argmax(scores, vocab);
+    row->best = passes_find()->argmax(scores, vocab);
     if (row->best < 0) return;
-    float max = scores[row->best], temperature = rules->temperature;
-    for (uint32_t t = 0; t < vocab; t++)
-        scores[t] = (scores[t] - max) / temperature;
-
-    bool top_k = rules->top_k > 0 && rules->top_k < vocab, top_p = rules->top_p < 1;
-    if (rules->min_p > 0 || top_k || top_p) row_list(row, rules->min_p);
-    if (top_k) row_top_k(row, rules->top_k);
-    if (top_p) row_top_p(row, rules->top_p);
-}
-
-/* Sum of exp(score): what turns scores into probabilities. */
-static double row_total(const struct row *row) {
-    double total = 0;
-    if (row->listed)
-        for (uint32_t i = 0; i < row->n_ids; i++)
-            total += (double)expf(row->scores[row->ids[i]]);
-    else
-        for (uint32_t t = 0; t < row->vocab; t++)
-            if (row->scores[t] > -INFINITY) total += (double)expf(row->scores[t]);
-    return total;
+    passes_find()->scores(scores, vocab, scores[row->best], rules->temperature);
+    if (rules->min_p > 0 || (rules->top_k > 0 && rules->top_k < vocab) || rules->top_p < 1)
+        row_drop(row, rules);
 }
 
 /* ---- the draw ---------------------------------------------------------------------------------- */
@@ -288,6 +319,19 @@ static void leader_try(struct leader *leader, uint32_t id, float score, uint32_t
         *leader = (struct leader){.total = total, .id = id};
 }
 
+/* All tokens of a row, in runs: the leader grows, and fewer of the next run have to be tried. */
+static void leader_try_all(struct leader *leader, const struct row *row,
+                           const struct noise_place *place) {
+    enum { RUN = 512 };
+    uint32_t ids[RUN], words[RUN];
+    for (uint32_t lo = 0; lo < row->vocab; lo += RUN) {
+        uint32_t hi = row->vocab - lo < RUN ? row->vocab : lo + RUN;
+        uint32_t n = passes_find()->noisy(row->scores, lo, hi, place, leader->total, ids, words);
+        for (uint32_t i = 0; i < n; i++)
+            leader_try(leader, ids[i], row->scores[ids[i]], words[i]);
+    }
+}
+
 static const float noise_max = 23; /* gumbel_noise stays below */
 
 /* argmax over survivors of score + noise. The best score runs first, so that the bound bites from
@@ -300,7 +344,8 @@ static int32_t row_draw(const struct row *row, const struct rules *rules, uint32
     struct leader leader = {.id = (uint32_t)row->best};
     leader.total = row->scores[leader.id] + gumbel_noise(words[leader.id % 4]);
 
-    if (row->listed) {
+    if (row->listed &&
+        row->n_ids < row->vocab / 64) { /* else vectors that skip the rest are faster */
         for (uint32_t i = 0; i < row->n_ids; i++) {
             uint32_t id = row->ids[i];
             if (row->scores[id] + noise_max < leader.total) continue;
@@ -309,24 +354,17 @@ static int32_t row_draw(const struct row *row, const struct rules *rules, uint32
         }
         return (int32_t)leader.id;
     }
-    for (uint32_t lo = 0; lo < row->vocab; lo += 4) {
-        uint32_t n = row->vocab - lo < 4 ? row->vocab - lo : 4;
-        float top = -INFINITY;
-        for (uint32_t j = 0; j < n; j++)
-            top = row->scores[lo + j] > top ? row->scores[lo + j] : top;
-        if (top + noise_max < leader.total) continue;
-        draw_words(rules, out_pos, purpose, lo / 4, words);
-        for (uint32_t j = 0; j < n; j++)
-            leader_try(&leader, lo + j, row->scores[lo + j], words[j]);
-    }
+    struct noise_place place = {{out_pos, rules->choice, (uint32_t)purpose}, rules->seed};
+    leader_try_all(&leader, row, &place);
     return (int32_t)leader.id;
 }
 
 static int32_t greedy_token(const struct rules *rules, const float *logits, uint32_t out_pos,
                             struct sample_scratch *scratch) {
-    if (!adjust_wanted(rules, out_pos, scratch)) return argmax(logits, scratch->vocab);
+    if (!adjust_wanted(rules, out_pos, scratch))
+        return passes_find()->argmax(logits, scratch->vocab);
     adjusted_copy(rules, logits, out_pos, scratch, scratch->probs);
-    return argmax(scratch->probs, scratch->vocab);
+    return passes_find()->argmax(scratch->probs, scratch->vocab);
 }
 
 /* One row by its own distribution, with the counts as they stand. */
@@ -378,12 +416,12 @@ static int32_t judge(const struct rules *rules, const float *target, const float
     row_process(rules, target, out_pos, scratch, scratch->probs, &p);
     if (p.best < 0) return -1;
     bool in_vocab = proposal >= 0 && (uint32_t)proposal < scratch->vocab;
-    double p_total = row_total(&p), q_total = 1, p_at = 0, q_at = in_vocab;
-    if (in_vocab) p_at = (double)expf(p.scores[proposal]) / p_total;
+    double p_share = 1 / row_total(&p), q_share = 0, p_at = 0, q_at = in_vocab;
+    if (in_vocab) p_at = score_weight(p.scores[proposal]) * p_share;
     if (draft_logits) {
         row_process(rules, draft_logits, out_pos, scratch, scratch->draft, &q);
-        if (q.best >= 0) q_total = row_total(&q);
-        q_at = in_vocab && q.best >= 0 ? (double)expf(q.scores[proposal]) / q_total : 0;
+        if (q.best >= 0) q_share = 1 / row_total(&q);
+        q_at = in_vocab && q.best >= 0 ? score_weight(q.scores[proposal]) * q_share : 0;
     }
     if (q_at > 0) {
         uint32_t words[4];
@@ -395,17 +433,11 @@ static int32_t judge(const struct rules *rules, const float *target, const float
     /* The residual's logarithm stands in for the scores. Where nothing is left (rounding) p stays
      * as it is, in q's place. */
     p.listed = false; /* the list was q's, and the residual is not one of p's rules */
-    struct row rest = {.vocab = p.vocab, .scores = scratch->draft, .best = -1};
-    float most = -INFINITY;
-    for (uint32_t t = 0; t < p.vocab; t++) {
-        double p_t = p.scores[t] > -INFINITY ? (double)expf(p.scores[t]) / p_total : 0, q_t = 0;
-        if (!draft_logits)
-            q_t = in_vocab && t == (uint32_t)proposal;
-        else if (q.best >= 0 && q.scores[t] > -INFINITY)
-            q_t = (double)expf(q.scores[t]) / q_total;
-        rest.scores[t] = p_t > q_t ? logf((float)(p_t - q_t)) : -INFINITY;
-        if (rest.scores[t] > most) most = rest.scores[t], rest.best = (int32_t)t;
-    }
+    struct row rest = {.vocab = p.vocab, .scores = scratch->draft};
+    passes_find()->residual(p.scores, p_share, q.best >= 0 ? q.scores : NULL, q_share, p.vocab,
+                            rest.scores);
+    if (!draft_logits && in_vocab) rest.scores[proposal] = -INFINITY; /* q = 1 there */
+    rest.best = passes_find()->argmax(rest.scores, rest.vocab);
     return row_draw(rest.best >= 0 ? &rest : &p, rules, out_pos, DRAW_RESIDUAL);
 }
 
@@ -415,20 +447,36 @@ static bool is_end(const struct rules *rules, int32_t token) {
     return false;
 }
 
+/* Where a verification takes its tokens from. */
+struct verdict {
+    const struct rules *rules;
+    const float *target, *draft_logits; /* [n_draft + 1][vocab], [n_draft][vocab] or NULL */
+    const int32_t *best;                /* the target's own tokens where they are known, or NULL */
+    uint32_t out_pos;
+    struct sample_scratch *scratch; /* NULL beside `best` */
+};
+
+/* The token of place i: with a proposal, or the last one without. */
+static int32_t place_token(const struct verdict *v, uint32_t i, const int32_t *proposal) {
+    if (v->best) return v->best[i];
+    size_t at = (size_t)i * v->scratch->vocab;
+    if (!proposal || is_greedy(v->rules) || v->rules->seeded)
+        return row_token(v->rules, v->target + at, v->out_pos + i, DRAW_GUMBEL, v->scratch);
+    return judge(v->rules, v->target + at, v->draft_logits ? v->draft_logits + at : NULL, *proposal,
+                 v->out_pos + i, v->scratch);
+}
+
 /* The walk of sample_accept: each place yields one token; it goes on while that is the proposal. */
-static void accept_walk(const struct rules *rules, const int32_t *draft, uint32_t n_draft,
-                        const float *target_logits, const float *draft_logits, uint32_t out_pos,
-                        struct sample_scratch *scratch, struct outcome *out) {
-    bool own_draw = is_greedy(rules) || rules->seeded;
-    size_t vocab = scratch->vocab;
+static void accept_walk(const struct verdict *v, const int32_t *draft, uint32_t n_draft,
+                        struct outcome *out) {
+    ASSERT(n_draft < DRAFT_MAX);
+    out->n_drafted = out->n_proposed = n_draft;
+    out->n_accepted = 0;
+    out->n_tokens = 0;
+    out->exhausted = false;
+    if (n_draft > 0) memcpy(out->proposed, draft, n_draft * sizeof *draft);
     for (uint32_t i = 0; i <= n_draft; i++) {
-        const float *target = target_logits + i * vocab;
-        int32_t token;
-        if (i == n_draft || own_draw)
-            token = row_token(rules, target, out_pos + i, DRAW_GUMBEL, scratch);
-        else
-            token = judge(rules, target, draft_logits ? draft_logits + i * vocab : NULL, draft[i],
-                          out_pos + i, scratch);
+        int32_t token = place_token(v, i, i < n_draft ? &draft[i] : NULL);
         if (token < 0) {
             out->exhausted = true;
             return;
@@ -436,11 +484,11 @@ static void accept_walk(const struct rules *rules, const int32_t *draft, uint32_
         out->tokens[out->n_tokens++] = token;
         if (i == n_draft || token != draft[i]) return;
         out->n_accepted++;
-        if (is_end(rules, token)) { /* the text is over; below min_tokens it was masked */
+        if (is_end(v->rules, token)) { /* the text is over; below min_tokens it was masked */
             out->n_proposed = out->n_accepted;
             return;
         }
-        adjust_count(rules, token, scratch);
+        if (v->scratch) adjust_count(v->rules, token, v->scratch);
     }
 }
 
@@ -448,14 +496,18 @@ void sample_accept(const struct rules *rules, const int32_t *draft, uint32_t n_d
                    const float *target_logits, const float *draft_logits,
                    const struct history *history, struct sample_scratch *scratch,
                    struct outcome *out) {
-    ASSERT(n_draft < DRAFT_MAX);
-    out->n_drafted = out->n_proposed = n_draft;
-    out->n_accepted = 0;
-    out->n_tokens = 0;
-    out->exhausted = false;
-    if (n_draft > 0) memcpy(out->proposed, draft, n_draft * sizeof *draft);
+    struct verdict v = {rules, target_logits, draft_logits, NULL, out_pos_of(history), scratch};
     adjust_begin(rules, history, scratch);
-    accept_walk(rules, draft, n_draft, target_logits, draft_logits, out_pos_of(history), scratch,
-                out);
+    accept_walk(&v, draft, n_draft, out);
     adjust_end(scratch);
+}
+
+bool sample_is_argmax(const struct rules *rules, uint32_t out_pos) {
+    return is_greedy(rules) && adjust_never(rules, out_pos);
+}
+
+void sample_accept_argmax(const struct rules *rules, const int32_t *draft, uint32_t n_draft,
+                          const int32_t *best, struct outcome *out) {
+    struct verdict v = {.rules = rules, .best = best};
+    accept_walk(&v, draft, n_draft, out);
 }

@@ -199,7 +199,10 @@ static inline char *tiny_read_pages(const struct tiny *t, uint32_t first, uint32
 static inline void tiny_put_logit(const struct tiny *t, uint32_t row, uint32_t id, float x) {
     size_t at = (size_t)row * t->shape.vocab_size + id;
     if (!tiny_on_cuda(t)) {
-        t->dev->logits[at] = x;
+        struct device *dev = t->dev;
+        uint32_t group = id / GROUP, n = dev->shape.vocab_size - group * GROUP;
+        dev->logits[at] = x;
+        cpu_note_peak(dev, row, group, &dev->logits[at - id % GROUP], n < GROUP ? n : GROUP);
         return;
     }
     float *logits = malloc(t->shape.vocab_size * sizeof *logits);
