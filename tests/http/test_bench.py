@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -298,7 +299,7 @@ def test_long_prompts_have_a_table_of_their_own(tmp_path):
     assert "| avx512 f32 | full | 2000 | 333.3 (333.3-333.3) | 3000 | 1.50 |" in text
 
 
-def test_a_busy_neighbour_is_there_for_its_turn_only(tmp_path, monkeypatch):
+def test_a_busy_neighbour_is_there_for_its_turn_only(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tests/bench"))
     import figures
     import offline
@@ -347,3 +348,73 @@ def test_a_report_refuses_what_it_does_not_know(tmp_path):
     for args in (["--llamacpp", tmp_path / "none"], ["--groups", "prefill,nonsense"], ["--tables", "nonsense"]):
         done = run_script("bench.py", "--geryon", BIN, "--model", PLAIN, "--out", tmp_path / "out", *args)
         assert done.returncode != 0 and str(args[1]).split(",")[-1].rsplit("/", 1)[-1] in done.stderr, args
+
+
+# ---- what `make bench-kernels` runs ---------------------------------------------------------------
+
+def kernels(*args):
+    built = [folder / "tests/bench/kernels" for folder in (pathlib.Path(BIN).parent, ROOT / "build/release")]
+    binary = next((path for path in built if path.is_file()), None)
+    if not binary:
+        pytest.skip("`make bench-kernels` was not run")
+    return subprocess.run([binary, "--ms", "1", "--weights", "1", *map(str, args)], check=False, capture_output=True,
+                          text=True, timeout=80 * SLOW)
+
+
+def kernel_lines(*args):
+    done = kernels(*args, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert any(line.get("peaks") for line in report["lines"])
+    lines = [line for line in report["lines"] if "group" in line]
+    for line in lines:
+        assert 0 < line["best_us"] <= line["median_us"] and line["share"] > 0
+    return lines
+
+
+def test_each_product_has_a_line_with_its_price():
+    lines = kernel_lines("--groups", "gemm,head", "--tables", "avx2,ref", "--dtypes", "q4_1,q4_k,bf16", "--rows", "1,3",
+                         "--shapes", "576x576,576x1536")
+    mine = [line for line in lines if line["table"] == "ref"]
+    assert {(line["activations"], line["dtype"], line["shape"], line["rows"]) for line in mine} == {
+        (how, dtype, shape, rows)
+        for how in ("f32", "int8") for dtype in ("bf16", "q4_1", "q4_k") for shape in ("576x576", "576x1536")
+        for rows in (1, 3)
+        if (how, dtype) != ("int8", "bf16")  # no blocks: as f32
+        and (dtype, shape) != ("q4_k", "576x576")}  # blocks of 256
+    for line in lines:
+        n, k = map(int, line["shape"].split("x"))
+        assert line["flops"] == 2 * line["rows"] * n * k
+        per_block = {"bf16": (2, 1), "q4_1": (20, 32), "q4_k": (144, 256)}[line["dtype"]]
+        assert line["bytes"] == n * k * per_block[0] / per_block[1]
+
+
+def test_attention_has_lines_with_their_price():
+    lines = kernel_lines("--groups", "attend", "--activations", "f32", "--kv", "bf16,q8_0", "--contexts", "256,512",
+                         "--layers", 2, "--threads", 1)
+    for table in {line["table"] for line in lines}:
+        found = {(line["dtype"], line["shape"], line["rows"]): line for line in lines if line["table"] == table}
+        assert set(found) == {(kv, f"context {n}", rows) for kv in ("bf16", "q8_0") for n in (256, 512) for rows in (1, 256)}
+        assert found["bf16", "context 512", 1]["flops"] == 4 * 512 * 9 * 64
+        assert found["bf16", "context 512", 1]["bytes"] == 512 * 2 * 3 * 64 * 2
+        attended = 256 * 256 + 256 * 257 / 2
+        assert found["q8_0", "context 512", 256]["flops"] == 4 * attended * 9 * 64
+
+
+def test_rows_and_samples_have_lines_in_the_text_too():
+    done = kernels("--groups", "rows,sample", "--rows", "1,40", "--activations", "f32,int8")
+    assert done.returncode == 0, done.stderr
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line[:2] == "| "]
+    assert {len(row) for row in rows} == {13}
+    table = rows[-1][1]
+    named = [(row[0], row[4], row[5]) for row in rows if row[1] == table and row[0] != "peaks"]
+    assert named == [(op, shape, n) for op, shape in (("silu_mul", "1536"), ("rmsnorm", "576"), ("quantise", "576"),
+                                                      ("quantise", "1536")) for n in ("1", "40")] + [
+        ("sample", rule, n) for rule in ("greedy", "temperature", "top_p 0.95", "top_k 40") for n in ("1", "8")]
+
+
+@pytest.mark.parametrize("args", [["--rows", "1,513"], ["--rows", ""], ["--groups", "gemm,none"], ["--dtypes", "q9"],
+                                  ["--kv", "q4_0"], ["--activations", "f16"], ["--ms"], ["--nonsense", "1"]])
+def test_the_benchmark_of_kernels_names_a_bad_flag(args):
+    done = kernels(*args)
+    assert done.returncode == 2 and args[0] in done.stderr and not done.stdout
