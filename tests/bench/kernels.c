@@ -81,6 +81,7 @@ void measure(void (*fn)(void *arg, uint32_t part), void *arg, uint32_t n_parts, 
 }
 
 void result_limit(struct result *r, const struct peaks *peaks) {
+    if (peaks->bytes_per_s == 0) return;
     double memory = r->bytes / peaks->bytes_per_s * 1e6;
     double products = r->flops / peaks->flops_per_s * 1e6;
     r->memory_bound = memory >= products;
@@ -399,6 +400,7 @@ static void bench_sample(struct bench *b) {
 static bool find_peaks(struct bench *b) {
     static double most_bytes_per_s;
     struct err err = {0};
+    if (b->plan->no_peaks) return true;
     if (b->table->peaks(b->activations, b->plan->n_threads, &b->peaks.bytes_per_s,
                         &b->peaks.flops_per_s, &err) != OK) {
         report_note(b->plan, b->table->name, err.msg);
@@ -462,6 +464,8 @@ static const char USAGE[] =
     "  --ms N              milliseconds a line at least (50)\n"
     "  --weights N         MiB that the matrices of one line take (64)\n"
     "  --layers N          of the attention (30)\n"
+    "  --no-peaks          no limits and no shares: for a profiler, which else sees the peaks "
+    "above all\n"
     "  --json\n";
 
 static int bad(const char *flag, const char *value) {
@@ -561,6 +565,8 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0)
             plan.json = true;
+        else if (strcmp(argv[i], "--no-peaks") == 0)
+            plan.no_peaks = true;
         else if (i + 1 == argc || !parse_flag(argv[i], argv[i + 1], &plan))
             return bad(argv[i], i + 1 < argc ? argv[i + 1] : "");
         else

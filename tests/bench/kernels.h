@@ -21,7 +21,7 @@ struct plan {
     bool activations[ACTIVATIONS_COUNT], dtypes[DTYPE_COUNT], kv_dtypes[DTYPE_COUNT];
     struct list rows, contexts;
     uint32_t n_threads, ms, weights_mib, attend_layers;
-    bool json;
+    bool json, no_peaks;
 };
 
 /* ---- devices ---------------------------------------------------------------------------------- */
@@ -65,7 +65,7 @@ struct result {
     char shape[NAME_MAX_BYTES];
     uint32_t rows;
     double median_us, best_us, bytes, flops;
-    double limit_us;
+    double limit_us;   /* 0: not known */
     bool memory_bound; /* which of the two the limit is */
 };
 
@@ -73,7 +73,7 @@ struct result {
  * milliseconds and five samples; a sample is as many calls as make it long enough for the clock. */
 void measure(void (*fn)(void *arg, uint32_t part), void *arg, uint32_t n_parts, uint32_t ms,
              struct result *out);
-/* limit_us and memory_bound from bytes, flops and the peaks. */
+/* limit_us and memory_bound from bytes, flops and the peaks; untouched where those are unknown. */
 void result_limit(struct result *r, const struct peaks *peaks);
 
 /* ---- the report ------------------------------------------------------------------------------- */

@@ -40,20 +40,25 @@ void report_peaks(const struct plan *plan, const char *table, enum activations a
 
 void report_result(const struct plan *plan, const struct result *r) {
     const char *name = activations_name(r->activations);
+    const char *bound = r->memory_bound ? "memory" : "products";
     double share = r->limit_us / r->best_us;
     if (plan->json) {
         separate();
         printf("{\"group\":\"%s\",\"table\":\"%s\",\"activations\":\"%s\",\"dtype\":\"%s\","
                "\"shape\":\"%s\",\"rows\":%u,\"median_us\":%.6g,\"best_us\":%.6g,\"bytes\":%.0f,"
-               "\"flops\":%.0f,\"limit_us\":%.6g,\"bound\":\"%s\",\"share\":%.4f}",
+               "\"flops\":%.0f",
                r->group, r->table, name, r->dtype, r->shape, r->rows, r->median_us, r->best_us,
-               r->bytes, r->flops, r->limit_us, r->memory_bound ? "memory" : "products", share);
+               r->bytes, r->flops);
+        if (r->limit_us > 0)
+            printf(",\"limit_us\":%.6g,\"bound\":\"%s\",\"share\":%.4f", r->limit_us, bound, share);
+        printf("}");
     } else {
-        printf("| %s | %s | %s | %s | %s | %u | %.2f | %.2f | %.3f | %.2f | %.1f | %.0f | %.0f %% "
-               "of %s |\n",
+        printf("| %s | %s | %s | %s | %s | %u | %.2f | %.2f | %.3f | %.2f | %.1f | %.0f | ",
                r->group, r->table, name, r->dtype, r->shape, r->rows, r->median_us, r->best_us,
                r->bytes / 1e6, r->flops / 1e6, r->bytes / r->best_us / 1e3,
-               r->flops / r->best_us / 1e3, 100 * share, r->memory_bound ? "memory" : "products");
+               r->flops / r->best_us / 1e3);
+        if (r->limit_us > 0) printf("%.0f %% of %s ", 100 * share, bound);
+        printf("|\n");
     }
     fflush(stdout);
 }

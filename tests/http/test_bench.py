@@ -394,7 +394,8 @@ def test_attention_has_lines_with_their_price():
                          "--layers", 2, "--threads", 1)
     for table in {line["table"] for line in lines}:
         found = {(line["dtype"], line["shape"], line["rows"]): line for line in lines if line["table"] == table}
-        assert set(found) == {(kv, f"context {n}", rows) for kv in ("bf16", "q8_0") for n in (256, 512) for rows in (1, 256)}
+        assert set(found) == {(kv, f"context {n}", rows)
+                              for kv in ("bf16", "q8_0") for n in (256, 512) for rows in (1, 256)}
         assert found["bf16", "context 512", 1]["flops"] == 4 * 512 * 9 * 64
         assert found["bf16", "context 512", 1]["bytes"] == 512 * 2 * 3 * 64 * 2
         attended = 256 * 256 + 256 * 257 / 2
@@ -406,11 +407,19 @@ def test_rows_and_samples_have_lines_in_the_text_too():
     assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line[:2] == "| "]
     assert {len(row) for row in rows} == {13}
+    assert all(" % of " in row[12] for row in rows if row[0] not in ("what", "peaks") and "left out" not in row[1])
     table = rows[-1][1]
     named = [(row[0], row[4], row[5]) for row in rows if row[1] == table and row[0] != "peaks"]
     assert named == [(op, shape, n) for op, shape in (("silu_mul", "1536"), ("rmsnorm", "576"), ("quantise", "576"),
                                                       ("quantise", "1536")) for n in ("1", "40")] + [
         ("sample", rule, n) for rule in ("greedy", "temperature", "top_p 0.95", "top_k 40") for n in ("1", "8")]
+
+
+def test_kernels_are_timed_without_peaks_for_a_profiler():
+    done = kernels("--groups", "sample", "--tables", "ref", "--no-peaks")
+    assert done.returncode == 0 and "peaks |" not in done.stdout and "%" not in done.stdout
+    report = json.loads(kernels("--groups", "sample", "--tables", "ref", "--no-peaks", "--json").stdout)
+    assert len(report["lines"]) == 8 and not any("share" in line or "peaks" in line for line in report["lines"])
 
 
 @pytest.mark.parametrize("args", [["--rows", "1,513"], ["--rows", ""], ["--groups", "gemm,none"], ["--dtypes", "q9"],
