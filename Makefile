@@ -222,7 +222,7 @@ test: ## everything, on a fresh machine too; ends "N passed, N failed, N skipped
 	@$(SUBMAKE) test-built
 # What test does once the packages are there. CONFIG=asan runs all of it under the sanitizers.
 test-built: build/venv/.ready
-	@$(SUBMAKE) -j2 all $(B)/geryon-scripted unit gpusim
+	@$(SUBMAKE) -j2 all $(B)/geryon-scripted unit gpusim $(B)/tests/bench/kernels
 	@$(SUBMAKE) -j2 CONFIG=asan fuzz-replay gpusim
 	@-models/get-smollm2.sh
 	build/venv/bin/python tests/run.py --build $(B) --fuzz-build build/asan $(TESTFLAGS)
@@ -273,13 +273,19 @@ check: ## test with -Werror, lint, format, the suite under ASan+UBSan and TSan, 
 
 # ---- benchmarks ---------------------------------------------------------------------------------
 
-.PHONY: bench
+.PHONY: bench bench-kernels
 bench: ## build/bench/: speed offline and over HTTP; LLAMACPP_DIR=PATH beside llama.cpp; MODEL=PATH BENCHFLAGS=..
 	@tests/tools/deps.sh run
 	@$(SUBMAKE) -j2 all
 	@$(if $(MODEL),,models/get-smollm2.sh)
 	@python3 tests/bench/bench.py --model "$(or $(MODEL),models/SmolLM2-135M-Instruct.Q4_1.gguf)" \
 	    $(if $(LLAMACPP_DIR),--llamacpp "$(LLAMACPP_DIR)") $(BENCHFLAGS)
+
+$(B)/tests/bench/kernels: $(call obj,$(wildcard tests/bench/*.c) $(KERNELS) $(NO_CUDA))
+	@echo "  LINK $@"
+	$(Q)$(CC) $(CFLAGS) -o $@ $^ -lm -lpthread
+bench-kernels: $(B)/tests/bench/kernels ## microseconds of each CPU kernel, and its share of the limit: KERNELFLAGS="--groups gemm --rows 1,8"
+	@$< $(KERNELFLAGS)
 
 # ---- containers -----------------------------------------------------------------------------------
 

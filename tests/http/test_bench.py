@@ -1,8 +1,9 @@
 """`geryon bench`: what it counts and reports. Speeds are not judged here."""
 
 import argparse
-import importlib.util
+import contextlib
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -204,49 +205,225 @@ def test_http_load_counts_every_token(serve):
     assert refused.returncode == 1 and "max_tokens" in refused.stderr and not refused.stdout
 
 
-def test_the_report_puts_a_peer_beside(tmp_path):
-    peer = tmp_path / "bin/llama-bench"
-    peer.parent.mkdir()
-    peer.write_text('#!/bin/sh\necho \'[{"avg_ts": 0.5}]\'\n')
-    peer.chmod(0o755)
-    done = run_script("bench.py", "--geryon", BIN, "--model", PLAIN, "--llamacpp", tmp_path, "--out",
-                      tmp_path / "out", "--rounds", 2, "--prompt", 20, "--gen", 4, "--batch", "1,2",
-                      "--streams", 1, 2, "--requests", 1, "--http-prompt", 4, "--http-gen", 5, "--linear")
+# A stand-in for the binary: speeds that follow from its flags, so that what the report makes of them is
+# known. A prompt of n takes n ms + n^2 us, avx2 twice that; a draft cycle costs 1 + B / 4 steps, adaptive 1.25.
+FAKE_GERYON = """#!{python}
+import json, sys
+words = sys.argv[1:]
+flag = {{a: b for a, b in zip(words, words[1:]) if a.startswith("--")}}
+open("{calls}", "a").write(" ".join(words) + chr(10))
+if flag["--cpu-table"] == "amx":
+    sys.exit("geryon: no amx here")
+slow = 2 if flag["--cpu-table"] == "avx2" else 1
+n, kept = int(flag["--prompt-tokens"]), int(flag.get("--accept", 0)) + 1
+drafts = flag.get("--drafts", "off")
+steps = 1 if drafts == "off" else 1.25 if drafts == "auto" else 1 + int(drafts) / 4
+windowed = "window=512" in flag.get("--synthetic", "")
+prefill = 1 / (1e-3 + (0 if windowed else 1e-6 * n)) / slow
+def phase(speed):
+    return {{"tokens_per_second": {{"median": speed}}, "bytes_per_token": 1e7, "flops_per_token": 1e6}}
+print(json.dumps({{"commit": "abc", "machine": {{"cpu": "fake", "read_bytes_per_second": 4e9 / slow,
+    "multiply_add_flops_per_second": 1e10}},
+    "engine": {{"kernel_table": flag["--cpu-table"], "activations": flag["--activations"]}},
+    "cases": [{{"prompt_tokens": n, "batch": int(flag["--batch"]), "prefill": phase(prefill),
+                "decode": phase(100 * kept / steps), "accepted_length": kept}}]}}))
+"""
+FAKE_LLAMA_BENCH = """#!{python}
+import json, sys
+words = sys.argv[1:]
+flag = dict(zip(words[::2], words[1::2]))
+open("{calls}", "a").write("llama " + " ".join(words) + chr(10))
+n = int(flag["-p"])
+print(json.dumps([{{"avg_ts": 1 / (2e-3 + 4e-6 * n) if n else 25}}]))
+"""
+
+
+def fake(path, text, calls):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text.format(python=sys.executable, calls=calls))
+    path.chmod(0o755)
+    return path
+
+
+def report_of(tmp_path, *args):
+    calls = tmp_path / "calls"
+    done = run_script("bench.py", "--geryon", fake(tmp_path / "geryon", FAKE_GERYON, calls), "--model", PLAIN,
+                      "--out", tmp_path / "out", "--threads", 2, *args)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/bench.md").read_text() == done.stdout
-    report = json.loads((tmp_path / "out/bench.json").read_text())
-    rows = {row["name"]: row for row in report["rows"]}
-    assert len(rows["prefill 20"]["geryon"]) == len(rows["prefill 20"]["llamacpp"]) == 2
-    assert rows["decode at 20"]["ratio"] == pytest.approx(rows["decode at 20"]["geryon_median"] / 0.5)
-    assert "llamacpp" not in rows["HTTP, 2 streams: tokens/s"]  # that peer has no server
-    assert [case["batch"] for case in report["offline"]] == [1, 2]
-    assert run_script("bench.py", "--model", PLAIN, "--llamacpp", tmp_path / "out").returncode == 1
+    return json.loads((tmp_path / "out/bench.json").read_text()), calls.read_text().splitlines(), done.stdout
+
+
+def test_a_report_compares_each_arithmetic_in_turns(tmp_path):
+    fake(tmp_path / "bin/llama-bench", FAKE_LLAMA_BENCH, tmp_path / "calls")
+    report, calls, text = report_of(
+        tmp_path, "--llamacpp", tmp_path, "--groups", "prefill,decode", "--tables", "avx512,avx2,amx", "--arithmetic",
+        "int8", "--rounds", 2, "--prompts", "500,1000,2000", "--depths", "16", "--gen", 8)
+    assert report["missing"] == {"amx int8": "geryon: no amx here"} and "not here: geryon: no amx" in text
+    rows = {(row["arithmetic"], row["name"]): row for row in report["rows"]}
+    fast, slow = rows["avx512 int8", "prefill 1000"], rows["avx2 int8", "prefill 1000"]
+    assert fast["geryon"] == pytest.approx([500, 500]) and fast["llamacpp"] == pytest.approx([1e3 / 6] * 2)
+    assert fast["ratio"] == pytest.approx(3) and slow["ratio"] == pytest.approx(1.5)
+    assert fast["limit"] == "FLOP" and fast["share"] == pytest.approx(500 * 1e6 / 1e10)
+    linear, quadratic = (rows["avx512 int8", f"prefill, {term} term"] for term in ("linear", "quadratic"))
+    assert linear["geryon_median"] == pytest.approx(1000) and quadratic["geryon_median"] == pytest.approx(1000)
+    assert linear["ratio"] == pytest.approx(2) and quadratic["ratio"] == pytest.approx(4)
+    decode = rows["avx2 int8", "decode at 16"]
+    assert decode["ratio"] == pytest.approx(4) and decode["limit"] == "DRAM"
+    assert decode["share"] == pytest.approx(100 * 1e7 / 2e9)
+    assert "| decode at 16, tokens/s | avx512 int8 | 100.0 (100.0-100.0) | 25% of DRAM | 25.0 (25.0-25.0) | 4.00 |" in text
+    measured = [call for call in calls if "--synthetic" not in call]
+    turns = ["avx512" if "avx512" in call else "avx2" if "avx2" in call else "llama" for call in measured]
+    assert turns == ["avx512", "avx2", "llama"] * (2 * 3 + 2)
+
+
+def test_a_report_prices_drafts_in_steps(tmp_path):
+    report, _, text = report_of(tmp_path, "--groups", "drafts", "--tables", "avx512", "--arithmetic", "f32", "--rounds", 1,
+                                "--draft-dtypes", "bf16", "--blocks", "2,8", "--block-accept", "0,3",
+                                "--adaptive-accept", "0,3")
+    found = {(row["kind"], row["drafts"], row["accept"]): row["median"] for row in report["drafts"]}
+    assert found == pytest.approx({("cycle", 2, 0): 1.5, ("cycle", 8, 0): 3, ("cycle", 8, 3): 3,
+                                   ("adaptive", "auto", 0): 0.8, ("adaptive", "auto", 3): 3.2})
+    assert "| avx512 f32 | bf16 | blocks of 8 | 3 | 3.00 | 1.33 |" in text
+    assert "| avx512 f32 | bf16 | adaptive | 0 |  | 0.80 |" in text
 
 
 def test_long_prompts_have_a_table_of_their_own(tmp_path):
-    """A stand-in for the binary notes its arguments; it prefills 100 tokens/s, 50 without a window at 64."""
-    spec = importlib.util.spec_from_file_location("bench_report", ROOT / "tests/bench/bench.py")
-    report = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(report)
-    binary = tmp_path / "geryon"
-    binary.write_text(f"""#!/bin/sh
-echo "$*" >> {tmp_path}/calls
-case "$*" in *window=512*) speed=100;; *"--prompt-tokens 64 "*) speed=50;; *) speed=100;; esac
-echo '{{"cases":[{{"prefill":{{"tokens_per_second":{{"median":'$speed'}}}}}}]}}'
-""")
-    binary.chmod(0o755)
-    args = argparse.Namespace(geryon=binary, threads=2, linear=[32, 64, 128], linear_full=64,
-                              linear_reps=2, linear_shape="smollm2-135m")
-    table = report.long_prefill(args)
+    report, _, text = report_of(tmp_path, "--groups", "linear", "--tables", "avx512", "--arithmetic", "f32", "--linear",
+                                "1000,2000,4000", "--linear-full", 2000, "--rounds", 2)
+    table = report["linear"]
     assert [(r["attention"], r["prompt_tokens"]) for r in table] == [
-        ("window 512", 32), ("window 512", 64), ("window 512", 128), ("full", 32), ("full", 64)]
-    assert [r["to_first"] for r in table] == [1, 1, 1, 1, 2]
-    assert [r["us_per_token"] for r in table] == [10000, 10000, 10000, 10000, 20000]
+        ("window 512", 1000), ("window 512", 2000), ("window 512", 4000), ("full", 1000), ("full", 2000)]
+    assert [r["to_first"] for r in table] == pytest.approx([1, 1, 1, 1, 1.5])
     assert all(len(r["tokens_per_second"]) == 2 for r in table)
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert len(calls) == 10 and "smollm2-135m,window=512" in calls[0] and ",window" not in calls[1]
-    text = list(report.long_prefill_markdown({"orthros_prefill": table, "arguments": vars(args)}))
-    assert "| full | 64 | 50.0 (50.0-50.0) | 20000 | 2.00 |" in text
-    args.linear = []
-    assert report.long_prefill(args) == []
-    assert not list(report.long_prefill_markdown({"orthros_prefill": [], "arguments": vars(args)}))
+    assert "| avx512 f32 | full | 2000 | 333.3 (333.3-333.3) | 3000 | 1.50 |" in text
+
+
+def test_a_busy_neighbour_is_there_for_its_turn_only(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests/bench"))
+    import figures
+    import offline
+    started, seen = [], []
+
+    @contextlib.contextmanager
+    def watched(command):
+        with sides_running(command) as process:
+            started.append(process)
+            yield process
+
+    sides_running = offline.running
+    monkeypatch.setattr(offline, "running", watched)
+
+    class Side:
+        name, ours = "fake", True
+
+        def decode(self, depth, n):
+            spins = any(process.poll() is None for process in started)
+            seen.append((depth, n, spins))
+            return (50 if spins else 100), None
+
+    args = argparse.Namespace(rounds=2, seconds=60, neighbour_depth=256, gen=8)
+    noted = figures.Figures()
+    offline.neighbour(args, [Side()], noted)
+    assert seen == [(256, 8, False), (256, 8, True)] * 2
+    assert noted.values["neighbour", "speed that is left beside it", "fake"] == [50, 50]
+    assert len(started) == 2 and all(process.poll() is not None for process in started)
+
+
+def test_the_report_runs_the_real_binary(tmp_path):
+    peer = fake(tmp_path / "bin/llama-bench", FAKE_LLAMA_BENCH, tmp_path / "calls").parent.parent
+    done = run_script("bench.py", "--geryon", BIN, "--model", PLAIN, "--llamacpp", peer, "--out", tmp_path / "out",
+                      "--groups", "decode,batch,http", "--rounds", 1, "--gen", 4, "--depths", "20", "--batch", "1,2",
+                      "--batch-prompt", 20, "--streams", "1,2", "--requests", 1, "--http-prompt", 4, "--http-gen", 5)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out/bench.json").read_text())
+    rows = {row["name"]: row for row in report["rows"]}
+    assert rows["decode at 20"]["ratio"] == pytest.approx(rows["decode at 20"]["geryon_median"] / 25)
+    assert rows["HTTP, 2 streams"]["geryon_median"] > 0
+    assert "llamacpp" not in rows["HTTP, 2 streams: first token p50"]  # that peer has no server
+    assert [case["batch"] for case in report["batch"]] == [1, 2] and not report["missing"]
+
+
+def test_a_report_refuses_what_it_does_not_know(tmp_path):
+    for args in (["--llamacpp", tmp_path / "none"], ["--groups", "prefill,nonsense"], ["--tables", "nonsense"]):
+        done = run_script("bench.py", "--geryon", BIN, "--model", PLAIN, "--out", tmp_path / "out", *args)
+        assert done.returncode != 0 and str(args[1]).split(",")[-1].rsplit("/", 1)[-1] in done.stderr, args
+
+
+# ---- what `make bench-kernels` runs ---------------------------------------------------------------
+
+def kernels(*args):
+    built = [folder / "tests/bench/kernels" for folder in (pathlib.Path(BIN).parent, ROOT / "build/release")]
+    binary = next((path for path in built if path.is_file()), None)
+    if not binary:
+        pytest.skip("`make bench-kernels` was not run")
+    return subprocess.run([binary, "--ms", "1", "--weights", "1", *map(str, args)], check=False, capture_output=True,
+                          text=True, timeout=80 * SLOW)
+
+
+def kernel_lines(*args):
+    done = kernels(*args, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert any(line.get("peaks") for line in report["lines"])
+    lines = [line for line in report["lines"] if "group" in line]
+    for line in lines:
+        assert 0 < line["best_us"] <= line["median_us"] and line["share"] > 0
+    return lines
+
+
+def test_each_product_has_a_line_with_its_price():
+    lines = kernel_lines("--groups", "gemm,head", "--tables", "avx2,ref", "--dtypes", "q4_1,q4_k,bf16", "--rows", "1,3",
+                         "--shapes", "576x576,576x1536")
+    mine = [line for line in lines if line["table"] == "ref"]
+    assert {(line["activations"], line["dtype"], line["shape"], line["rows"]) for line in mine} == {
+        (how, dtype, shape, rows)
+        for how in ("f32", "int8") for dtype in ("bf16", "q4_1", "q4_k") for shape in ("576x576", "576x1536")
+        for rows in (1, 3)
+        if (how, dtype) != ("int8", "bf16")  # no blocks: as f32
+        and (dtype, shape) != ("q4_k", "576x576")}  # blocks of 256
+    for line in lines:
+        n, k = map(int, line["shape"].split("x"))
+        assert line["flops"] == 2 * line["rows"] * n * k
+        per_block = {"bf16": (2, 1), "q4_1": (20, 32), "q4_k": (144, 256)}[line["dtype"]]
+        assert line["bytes"] == n * k * per_block[0] / per_block[1]
+
+
+def test_attention_has_lines_with_their_price():
+    lines = kernel_lines("--groups", "attend", "--activations", "f32", "--kv", "bf16,q8_0", "--contexts", "256,512",
+                         "--layers", 2, "--threads", 1)
+    for table in {line["table"] for line in lines}:
+        found = {(line["dtype"], line["shape"], line["rows"]): line for line in lines if line["table"] == table}
+        assert set(found) == {(kv, f"context {n}", rows)
+                              for kv in ("bf16", "q8_0") for n in (256, 512) for rows in (1, 256)}
+        assert found["bf16", "context 512", 1]["flops"] == 4 * 512 * 9 * 64
+        assert found["bf16", "context 512", 1]["bytes"] == 512 * 2 * 3 * 64 * 2
+        attended = 256 * 256 + 256 * 257 / 2
+        assert found["q8_0", "context 512", 256]["flops"] == 4 * attended * 9 * 64
+
+
+def test_rows_and_samples_have_lines_in_the_text_too():
+    done = kernels("--groups", "rows,sample", "--rows", "1,40", "--activations", "f32,int8")
+    assert done.returncode == 0, done.stderr
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line[:2] == "| "]
+    assert {len(row) for row in rows} == {13}
+    assert all(" % of " in row[12] for row in rows if row[0] not in ("what", "peaks") and "left out" not in row[1])
+    table = rows[-1][1]
+    named = [(row[0], row[4], row[5]) for row in rows if row[1] == table and row[0] != "peaks"]
+    assert named == [(op, shape, n) for op, shape in (("silu_mul", "1536"), ("rmsnorm", "576"), ("quantise", "576"),
+                                                      ("quantise", "1536")) for n in ("1", "40")] + [
+        ("sample", rule, n) for rule in ("greedy", "temperature", "top_p 0.95", "top_k 40") for n in ("1", "8")]
+
+
+def test_kernels_are_timed_without_peaks_for_a_profiler():
+    done = kernels("--groups", "sample", "--tables", "ref", "--no-peaks")
+    assert done.returncode == 0 and "peaks |" not in done.stdout and "%" not in done.stdout
+    report = json.loads(kernels("--groups", "sample", "--tables", "ref", "--no-peaks", "--json").stdout)
+    assert len(report["lines"]) == 8 and not any("share" in line or "peaks" in line for line in report["lines"])
+
+
+@pytest.mark.parametrize("args", [["--rows", "1,513"], ["--rows", ""], ["--groups", "gemm,none"], ["--dtypes", "q9"],
+                                  ["--kv", "q4_0"], ["--activations", "f16"], ["--ms"], ["--nonsense", "1"]])
+def test_the_benchmark_of_kernels_names_a_bad_flag(args):
+    done = kernels(*args)
+    assert done.returncode == 2 and args[0] in done.stderr and not done.stdout

@@ -1,0 +1,85 @@
+"""Figures by group, name and side, one value a round; what a report makes of them."""
+
+import statistics
+import sys
+import time
+
+
+def spread(values, digits=1):
+    text = f"{statistics.median(values):.{digits}f}"
+    return text if len(values) == 1 else f"{text} ({min(values):.{digits}f}-{max(values):.{digits}f})"
+
+
+def rounds(args, group, measure):
+    """measure(round) at least once, and again until --rounds; no round begins that would end after
+    --seconds of the group."""
+    begun = time.monotonic()
+    for number in range(args.rounds):
+        before = time.monotonic()
+        measure(number)
+        now = time.monotonic()
+        print(f"bench: {group}, round {number + 1} of {args.rounds}: {now - before:.0f} s", file=sys.stderr,
+              flush=True)
+        if 2 * now - before > begun + args.seconds:
+            break
+
+
+class Figures:
+    def __init__(self):
+        self.names = {}   # (group, name) -> (unit, lower is better), in order of arrival
+        self.values = {}  # (group, name, side) -> [value of each round]
+        self.costs = {}   # (group, name, side) -> ("read_peak" | "flop_peak", per token)
+
+    def note(self, group, name, side, value, unit="tokens/s", lower=False):
+        if value is None:
+            return
+        self.names.setdefault((group, name), (unit, lower))
+        self.values.setdefault((group, name, side.name), []).append(value)
+
+    def cost(self, group, name, side, peak, per_token):
+        """What a token of this figure costs, to be compared with that peak of the side."""
+        if per_token:
+            self.costs[group, name, side.name] = peak, per_token
+
+    def rows(self, sides):
+        """One row for each figure and side of ours, llama.cpp's values beside it."""
+        for (group, name), (unit, lower) in self.names.items():
+            theirs = self.values.get((group, name, "llama.cpp"))
+            for side in (side for side in sides if side.ours):
+                values = self.values.get((group, name, side.name))
+                if values:
+                    row = {"group": group, "name": name, "arithmetic": side.name, "unit": unit,
+                           "geryon": values, "geryon_median": statistics.median(values)}
+                    self.add_share(row, side)
+                    add_peer(row, theirs, lower)
+                    yield row
+
+    def add_share(self, row, side):
+        found = self.costs.get((row["group"], row["name"], side.name))
+        if found:
+            row["limit"] = {"read_peak": "DRAM", "flop_peak": "FLOP"}[found[0]]
+            row["share"] = row["geryon_median"] * found[1] / getattr(side, found[0])
+
+
+def add_peer(row, theirs, lower):
+    if not theirs:
+        return
+    row["llamacpp"], row["llamacpp_median"] = theirs, statistics.median(theirs)
+    over, under = row["geryon_median"], row["llamacpp_median"]
+    if lower:
+        over, under = under, over
+    row["ratio"] = over / under if over > 0 and under > 0 else None
+
+
+def table(rows):
+    peer = any("llamacpp" in row for row in rows)
+    yield "| | arithmetic | geryon | of the limit |" + (" llama.cpp | geryon is better by |" if peer else "")
+    yield "|---|---|---|---|" + ("---|---|" if peer else "")
+    for row in rows:
+        share = f"{row['share']:.0%} of {row['limit']}" if "share" in row else ""
+        line = f"| {row['name']}, {row['unit']} | {row['arithmetic']} | {spread(row['geryon'])} | {share} |"
+        if peer:
+            ratio = row.get("ratio")
+            line += f" {spread(row['llamacpp']) if 'llamacpp' in row else ''} |"
+            line += f" {ratio:.2f} |" if ratio else " |"
+        yield line

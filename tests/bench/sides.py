@@ -1,0 +1,178 @@
+"""Who is measured: Geryon in one arithmetic (a kernel table and the form of its activations), and
+llama.cpp. Each side offers the same verbs, so that a group of measurements need not know whose turn
+it is: prefill, decode, and serve."""
+
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+START_SECONDS = 120
+RUN_SECONDS = 3600
+
+
+def fail(text):
+    sys.exit(f"bench: {text}")
+
+
+def run(*command):
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
+                          timeout=RUN_SECONDS)
+
+
+def run_json(*command):
+    done = run(*command)
+    if done.returncode != 0:
+        fail(f"{command[0]}: exit {done.returncode}: {done.stderr.strip()[-800:]}")
+    return json.loads(done.stdout)
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@contextlib.contextmanager
+def running(command, **how):
+    process = subprocess.Popen([str(word) for word in command], text=True, **how)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_until_ready(url, process, log):
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError):
+            if opener.open(url, timeout=2).status == 200:
+                return
+        time.sleep(0.2)
+    fail(f"{url} is not ready; see {log.name}")
+
+
+# ---- Geryon --------------------------------------------------------------------------------------
+
+class Geryon:
+    """One table and one arithmetic. `read_peak` and `flop_peak` are the best that any of its runs
+    measured: what else the machine does can only lower them."""
+
+    ours = True
+
+    def __init__(self, args, table, activations):
+        self.args = args
+        self.flags = ["--cpu-table", table, "--activations", activations]
+        self.read_peak = self.flop_peak = 0
+        self.first = None  # report of a run, for what all of them say
+        tiny = ["--synthetic", "tiny", "--dtype", "q8_0", "--prompt-tokens", 16, "--gen-tokens", 2, "--batch", 1,
+                "--reps", 1]
+        done = run(args.geryon, "bench", *tiny, *self.flags, "--threads", args.threads, "--json")
+        self.missing = None if done.returncode == 0 else done.stderr.strip()[-300:] or f"exit {done.returncode}"
+        self.name = f"{table} {activations}"
+        if self.missing is None:
+            engine = json.loads(done.stdout)["engine"]
+            self.name = f"{engine['kernel_table']} {engine['activations']}"
+
+    def bench(self, prompt, gen, *more, batch=1, model=None):
+        """One process, one repetition of every case; the report with its peaks taken note of."""
+        model = model or ["--model", self.args.model]
+        report = run_json(self.args.geryon, "bench", *model, *self.flags, "--threads", self.args.threads,
+                          "--prompt-tokens", prompt, "--gen-tokens", gen, "--batch", batch, "--reps", 1,
+                          *more, "--json")
+        for case in report["cases"]:
+            if "skipped" in case:
+                fail(f"a prompt of {case['prompt_tokens']} tokens, {case['batch']} at once: {case['skipped']}")
+        self.read_peak = max(self.read_peak, report["machine"]["read_bytes_per_second"])
+        self.flop_peak = max(self.flop_peak, report["machine"]["multiply_add_flops_per_second"])
+        self.first = self.first or report
+        return report
+
+    def prefill(self, n):
+        """(tokens a second, operations a token)"""
+        phase = self.bench(n, 1)["cases"][0]["prefill"]
+        return phase["tokens_per_second"]["median"], phase["flops_per_token"]
+
+    def decode(self, depth, n):
+        """(tokens a second, bytes a token)"""
+        phase = self.bench(depth, n)["cases"][0]["decode"]
+        return phase["tokens_per_second"]["median"], phase["bytes_per_token"]
+
+    @contextlib.contextmanager
+    def serve(self, log):
+        a = self.args
+        command = [a.geryon, "serve", "--model", a.model, "--port", 0, "--threads", a.threads, *self.flags,
+                   "--max-num-seqs", max(a.streams), "--max-model-len", a.context]
+        with running(command, stdout=subprocess.PIPE, stderr=log) as process:
+            line = process.stdout.readline()
+            found = re.search(r"http://127\.0\.0\.1:\d+", line)
+            if not found:
+                fail(f"geryon serve said {line!r}; see {log.name}")
+            wait_until_ready(found[0] + "/ready", process, log)
+            yield found[0]
+
+
+def arithmetics(args):
+    """The sides asked for that this machine and build have, and the others with the reason."""
+    sides = [Geryon(args, table, activations) for table in args.tables for activations in args.arithmetic]
+    there, missing = {}, {}
+    for side in sides:
+        (there if side.missing is None else missing).setdefault(side.name, side)
+    if not there:
+        fail("; ".join(f"{name}: {side.missing}" for name, side in missing.items()))
+    return list(there.values()), {name: side.missing for name, side in missing.items()}
+
+
+# ---- llama.cpp -----------------------------------------------------------------------------------
+
+class LlamaCpp:
+    ours = False
+    name = "llama.cpp"
+
+    def __init__(self, args):
+        self.args = args
+        folders = [args.llamacpp, args.llamacpp / "bin"]
+        self.tool, self.server = (
+            next((f / tool for f in folders if (f / tool).is_file()), None)
+            for tool in ("llama-bench", "llama-server"))
+        if not self.tool and not self.server:
+            fail(f"{args.llamacpp}: neither llama-bench nor llama-server in it or in its bin/")
+
+    def bench(self, *flags):
+        if not self.tool:
+            return None
+        rows = run_json(self.tool, "-m", self.args.model, "-t", self.args.threads, "-r", 1, "-o", "json",
+                        *flags)
+        return rows[-1]["avg_ts"]
+
+    def prefill(self, n):
+        return self.bench("-p", n, "-n", 0), None
+
+    def decode(self, depth, n):
+        return self.bench("-p", 0, "-n", n, "-d", depth), None
+
+    @contextlib.contextmanager
+    def serve(self, log):
+        if not self.server:
+            yield None
+            return
+        a, port = self.args, free_port()
+        n = max(a.streams)
+        command = [self.server, "-m", a.model, "--host", "127.0.0.1", "--port", port, "-np", n,
+                   "-c", n * a.context, "-t", a.threads]
+        with running(command, stdout=log, stderr=log) as process:
+            url = f"http://127.0.0.1:{port}"
+            wait_until_ready(url + "/health", process, log)
+            yield url
