@@ -88,6 +88,7 @@ AVX512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
 AVX512 += $(if $(filter asan,$(CONFIG)),$(if $(findstring gcc,$(CC)),--param asan-use-after-return=0))
 %_avx512.o: EXTRA := $(AVX512)
 %_avx512_vnni.o: EXTRA := $(AVX512) -mavx512vnni
+%_amx.o: EXTRA := $(AVX512) -mavx512vnni -mavx512bf16
 $(B)/server/%.o: EXTRA := -DGERYON_COMMIT='"$(COMMIT)"'
 
 $(B)/%.o: %.c Makefile | packages

@@ -26,8 +26,9 @@ struct model_options {
     /* "cpu", "cuda", or "auto" (or NULL): cuda where a device answers and no CPU table was named. */
     const char *backend;
     const char *cpu_table;   /* of the CPU backend: "auto", "ref", "avx2", "avx512"; or NULL */
-    const char *activations; /* "auto", "f32", "bf16" (cuda), "int8" (cpu, quantised weights) */
+    const char *activations; /* "auto", "f32", "bf16", "int8" (cpu, quantised weights) */
     bool deterministic;      /* cuda: the same bits whatever the batch; the CPU's always are */
+    bool pin_threads;        /* cpu: each worker, and the engine's thread, to one processor */
     uint32_t n_threads;      /* 0: cores this process may use (affinity, cpu.max) */
     uint32_t window;         /* 0, or give a model without Orthros streams this window */
     bool force_window;       /* bench: `window` replaces the model's own; 0 = all positions */

@@ -158,7 +158,7 @@ enum weight {
 /* How products with matrices are computed; one for all rows of a device. Each table has its own. */
 enum activations {
     ACTIVATIONS_F32, /* float32 rows, weights as they are (cuda: widened to float32) */
-    ACTIVATIONS_BF16, /* rows rounded to bf16, float32 sums; weights bf16 or q8_0, others made bf16 */
+    ACTIVATIONS_BF16, /* rows rounded to bf16, float32 sums; weights bf16 (cuda: or q8_0), or made so */
     ACTIVATIONS_INT8, /* rows quantised by blocks of 32, for matrices of blocks; others as f32 */
     ACTIVATIONS_COUNT
 };
@@ -186,6 +186,7 @@ struct model_shape {
     double rope_scale;       /* multiplies cos and sin (yarn); 1 otherwise */
     enum activations activations;
     bool deterministic; /* no library products: every row count gives the same bits (cuda) */
+    bool pin_threads;   /* each thread stays on a processor of its own (cpu) */
 };
 
 /* MSAR: the 2 n_layers branches (attention, MLP, attention, ...) stand in blocks of msar_branches,
@@ -304,7 +305,7 @@ struct device_limits {
 };
 
 struct kernels {
-    const char *name;     /* "ref", "avx2", "avx512", "cuda", "scripted", later "amx" */
+    const char *name;     /* "ref", "avx2", "avx512", "amx", "cuda", "scripted" */
     unsigned activations; /* bits 1 << enum activations: what this table computes with */
 
     /* A device for this model; n_threads includes the caller's. */
@@ -405,6 +406,7 @@ struct kernels {
 const struct kernels *kernels_ref(void);
 const struct kernels *kernels_avx2(void);
 const struct kernels *kernels_avx512(void);
+const struct kernels *kernels_amx(void);
 /* NULL with err set: why this build or machine has none ("built without CUDA", what the driver says). */
 const struct kernels *kernels_cuda(struct err *err);
 /* The CPU table called name ("auto": the fastest here), or NULL with err set. */

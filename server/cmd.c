@@ -17,6 +17,7 @@ struct model_options cmd_model_options(const struct options *options) {
         .cpu_table = options->cpu_table ? options->cpu_table : "auto",
         .activations = options->activations,
         .deterministic = options->deterministic,
+        .pin_threads = options->pin_threads,
         .n_threads = options->threads,
         .window = options->command == COMMAND_BENCH ? (uint32_t)options->forced_window.value
                                                     : options->window,

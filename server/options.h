@@ -50,7 +50,7 @@ struct options {
 
     /* model */
     const char *model, *backend, *dtype, *cpu_table, *activations;
-    bool deterministic;
+    bool deterministic, pin_threads;
     uint32_t threads, window;
     /* engine */
     const char *kv_dtype;

@@ -30,6 +30,9 @@ const struct option options_table[] = {
      "cpu: always so", 0},
     {"--threads", {0}, MODEL, KIND_COUNT, AT(threads), "0", 0, 1024, NULL,
      "worker threads of the CPU backend; 0 = cores this process may use", 0},
+    {"--pin-threads", {0}, LOADS, KIND_SWITCH, AT(pin_threads), NULL, 0, 0, NULL,
+     "cpu: keep each thread that computes on a processor of its own; pays on a machine where nothing "
+     "else runs, and costs much elsewhere", 0},
     {"--dtype", {0}, MODEL, KIND_CHOICE, AT(dtype), "auto", 0, 0, "auto|f32|bf16|f16|q8_0|q4_0",
      "number format of the weights; auto = as in the file, else converted at load", 0},
     {"--dtype", {0}, COMMAND_CONVERT, KIND_CHOICE, AT(dtype), "auto", 0, 0,
@@ -45,11 +48,11 @@ const struct option options_table[] = {
      "the tokenizer, its padding or its end token, whichever there is first", 0},
     {"--max-shard-size", {0}, COMMAND_CONVERT, KIND_SIZE, AT(max_shard_size), "4G", KIB, 1024 * GIB, NULL,
      "weights beyond this go to another file", 0},
-    {"--cpu-table", {0}, COMPUTES, KIND_CHOICE, AT(cpu_table), "auto", 0, 0, "auto|ref|avx2|avx512",
+    {"--cpu-table", {0}, COMPUTES, KIND_CHOICE, AT(cpu_table), "auto", 0, 0, "auto|ref|avx2|avx512|amx",
      "kernels of the CPU backend; auto = the fastest this machine has", 0},
     {"--activations", {0}, COMPUTES, KIND_CHOICE, AT(activations), "auto", 0, 0, "auto|f32|bf16|int8",
-     "format of rows in products: bf16 on cuda alone, int8 on cpu for quantised weights; auto = "
-     "bf16 on cuda but for f32 weights, else f32", 0},
+     "format of rows in products; auto = int8 where weights are quantised (cpu), f32 for f32 weights, "
+     "else bf16 where the kernels have it (f32 where not); f32 = exact, slower", 0},
     {"--window", {0}, COMMAND_BENCH, KIND_INT, AT(forced_window), NULL, 0, 1 << 24, NULL,
      "time another window than the model's; 0 = full attention; the report is marked", 0},
     {"--accept", {0}, COMMAND_BENCH, KIND_INT, AT(forced_accept), NULL, 0, 63, "K",

@@ -339,20 +339,35 @@ static int set_fingerprint(struct model *m, struct checkpoint *ck,
     return OK;
 }
 
+static bool computes_with(const struct kernels *kernels, enum activations activations) {
+    return kernels->activations & 1u << activations;
+}
+
+/* One format for all rows. A matrix of blocks is enough for int8, since the others then meet rows in
+ * f32: what is lost is speed, and in them alone. */
+static enum activations auto_activations(const struct kernels *kernels,
+                                         const uint64_t bytes_by_dtype[DTYPE_COUNT]) {
+    bool blocks = false, narrow = false; /* some matrix is of them; some is not f32 */
+    for (int d = 0; d < DTYPE_COUNT; d++) {
+        if (!bytes_by_dtype[d]) continue;
+        blocks |= dtype_block((enum dtype)d) > 1;
+        narrow |= d != DTYPE_F32;
+    }
+    if (blocks && computes_with(kernels, ACTIVATIONS_INT8)) return ACTIVATIONS_INT8;
+    if (narrow && computes_with(kernels, ACTIVATIONS_BF16)) return ACTIVATIONS_BF16;
+    return ACTIVATIONS_F32;
+}
+
 int model_choose_activations(const char *name, const struct kernels *kernels,
                              const uint64_t bytes_by_dtype[DTYPE_COUNT], enum activations *out,
                              struct err *err) {
-    bool narrow = false; /* some matrix is not f32 */
-    for (int d = 0; d < DTYPE_COUNT; d++)
-        narrow |= d != DTYPE_F32 && bytes_by_dtype[d] > 0;
     if (!name || strcmp(name, "auto") == 0) {
-        bool bf16 = narrow && (kernels->activations & 1u << ACTIVATIONS_BF16);
-        *out = bf16 ? ACTIVATIONS_BF16 : ACTIVATIONS_F32;
+        *out = auto_activations(kernels, bytes_by_dtype);
         return OK;
     }
     char allowed[64] = "auto";
     for (enum activations a = 0; a < ACTIVATIONS_COUNT; a++) {
-        if (!(kernels->activations & 1u << a)) continue;
+        if (!computes_with(kernels, a)) continue;
         *out = a;
         if (strcmp(name, activations_name(a)) == 0) return OK;
         size_t at = strlen(allowed);
@@ -454,6 +469,7 @@ int model_load_on(const struct model_options *options, const struct kernels *ker
         rc = model_choose_activations(options->activations, kernels, by_dtype,
                                       &m->shape.activations, err);
     m->shape.deterministic = options->deterministic;
+    m->shape.pin_threads = options->pin_threads;
     if (!rc) rc = set_fingerprint(m, stage.ck, options, err);
     if (rc) goto done;
     progress_phase(options, LOAD_WEIGHTS);

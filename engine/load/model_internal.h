@@ -19,7 +19,8 @@ int model_load_on(const struct model_options *options, const struct kernels *ker
                   struct model **out, struct err *err);
 
 /* model_options.activations by name, for matrices that take so many bytes in each type. "auto" (or
- * NULL): f32, but bf16 in a table that has it where some matrix is not f32. */
+ * NULL): of what the table has, int8 where some matrix is of blocks, else bf16 where some is not f32,
+ * else f32. */
 int model_choose_activations(const char *name, const struct kernels *kernels,
                              const uint64_t bytes_by_dtype[DTYPE_COUNT], enum activations *out,
                              struct err *err);

@@ -321,6 +321,7 @@ int synthetic_load(const struct model_options *options, const struct kernels *ke
     if (rc == OK) {
         m->shape = config.shape;
         m->shape.deterministic = options->deterministic;
+        m->shape.pin_threads = options->pin_threads;
         uint64_t matrix_bytes[DTYPE_COUNT] = {0};
         matrix_bytes[dtype] = 1;
         rc = model_choose_activations(options->activations, kernels, matrix_bytes,

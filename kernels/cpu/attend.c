@@ -29,7 +29,7 @@
 #include <string.h>
 
 static struct tile_scratch cut_scratch(const struct device *dev, struct carve *c) {
-    size_t n = (size_t)dev->tile_rows * dev->group, ep = dev->head_pad;
+    size_t n = align_up((size_t)dev->tile_rows * dev->group, 16), ep = dev->head_pad;
     struct tile_scratch s;
     s.q = carve(c, n * ep, sizeof(float));
     s.scores = carve(c, n * ATTEND_BLOCK, sizeof(float));
@@ -153,7 +153,7 @@ static uint32_t enter_block(struct tile_walk *w, uint32_t block) {
     w->block = block * ATTEND_BLOCK;
     find_active(w, &first, &end);
     if (w->n_active == 0) return 0;
-    attend_block(w, first, end);
+    (w->ops->block ? w->ops->block : attend_block)(w, first, end);
     return end - first;
 }
 
@@ -189,8 +189,9 @@ static uint64_t walk_whole(struct tile_walk *w, const struct attend_tile *t) {
 static void aim_at(struct tile_walk *w, const struct attend_split *split, uint32_t i) {
     size_t at = (size_t)w->kv_head * split->n_blocks + i;
     w->s.part = w->dev->parts + split->at + at * split->block_floats;
-    w->s.block_most = w->s.part + w->n * (size_t)w->dev->head_pad;
-    w->s.block_total = w->s.block_most + w->n;
+    size_t n = align_up(w->n, 16);
+    w->s.block_most = w->s.part + n * w->dev->head_pad;
+    w->s.block_total = w->s.block_most + n;
 }
 
 static uint64_t walk_part(struct tile_walk *w, const struct attend_split *split, uint32_t part) {
@@ -240,6 +241,7 @@ static void take_rows(struct tile_walk *w, const struct attend_tile *t) {
             s->total[w->n] = 0;
         }
     }
+    if (w->ops->queries) w->ops->queries(w);
 }
 
 static void give_rows(const struct tile_walk *w, const struct attend_tile *t) {

@@ -16,6 +16,7 @@ typedef void (*pv_fn)(const void *page, uint32_t lo, uint32_t hi, const float *p
 /* Of K and V pages: as the limits' kv_dtype says. */
 enum kv_kind { KV_F32, KV_BF16, KV_Q8, KV_KINDS };
 
+struct tile_walk;
 struct attend_ops {
     uint32_t rows_max;         /* query rows of one call */
     const qk_fn *qk[KV_KINDS]; /* [rows]; 8-bit KV: of the integers alone */
@@ -30,6 +31,10 @@ struct attend_ops {
     /* (most, total, out [ep]) of a row takes in those of its next block. */
     void (*merge)(float *out, float *most, float *total, const float *part, float part_most,
                   float part_total, size_t ep);
+    /* NULL, or instead of the above but merge: what attend_block of attend.c does for all rows of the
+     * walk, where `queries` has prepared them. Room for rows up to a multiple of 16. */
+    void (*block)(const struct tile_walk *w, uint32_t first, uint32_t end);
+    void (*queries)(const struct tile_walk *w);
 };
 
 /* What a task computes with; n = query rows. */

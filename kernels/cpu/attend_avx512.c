@@ -2,8 +2,8 @@
  * sum are those of attend_avx2.c, so the bits are too. A page's 16 positions are one register. */
 #include <math.h>
 
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/attend.h"
-#include "kernels/cpu/avx512.h"
 
 enum { ROWS_MAX = 8 };
 
@@ -167,17 +167,25 @@ static float softmax(float *s, uint32_t lo, uint32_t hi, float *total) {
     return most;
 }
 
-static const struct attend_ops ops = {
-    .rows_max = ROWS_MAX,
-    .qk = {qk[KV_F32], qk[KV_BF16], qk[KV_Q8]},
-    .pv = {pv[KV_F32], pv[KV_BF16], pv[KV_Q8]},
-    .widen = widen,
-    .scale = scale,
-    .softmax = softmax,
-    .merge = avx2_merge,
-};
+#define OPS(...)                                                                    \
+    {                                                                               \
+        .rows_max = ROWS_MAX, .qk = {qk[KV_F32], qk[KV_BF16], qk[KV_Q8]},           \
+        .pv = {pv[KV_F32], pv[KV_BF16], pv[KV_Q8]}, .widen = widen, .scale = scale, \
+        .softmax = softmax, .merge = avx2_merge, __VA_ARGS__                        \
+    }
+static const struct attend_ops ops = OPS(.block = NULL);
+static const struct attend_ops ops_amx =
+    OPS(.block = amx_attend_block, .queries = amx_attend_queries);
 
 void avx512_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
                         void *scratch) {
     attend_tile(&ops, dev, layer, task, scratch);
+}
+
+/* Rows of one device have one arithmetic: float32 activations keep to that of the other tables. */
+void amx_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
+                     void *scratch) {
+    bool tiles = dev->shape.activations != ACTIVATIONS_F32 && dev->limits.kv_dtype == DTYPE_BF16;
+    attend_tile(tiles ? &ops_amx : &ops, dev, layer, task, scratch);
+    amx_release();
 }

@@ -33,6 +33,8 @@ enum {
     KV_SCALE_NAN = 0x7e00, /* d of a vector that is not finite */
     GROUP = 32,            /* output columns of a weight that lie together, and depth of a K step */
     ROW_BLOCK = 96, /* rows of one GEMM task: their activations stay in the second-level cache */
+    ROW_BLOCK_MAX =
+        512,            /* in bf16 on the tile unit, which needs a quarter of the bytes a product */
     ATTEND_BLOCK = 128, /* positions of one softmax block */
     QUERY_TILE = 32,    /* query rows (row x head) that share each page read, at most */
     SPLIT_SHARE = 8, /* tasks of stage attend a thread, where tiles must be split to have as many */
@@ -45,6 +47,7 @@ struct matrix {
     void *data; /* NULL: the model has no such weight */
     enum dtype dtype;
     bool int8; /* blocks of weights that meet activations in int8 */
+    bool bf16; /* meets activations in bf16, rounded to bf16 itself: at load, or as it is used */
     uint32_t rows, cols;
     size_t group_bytes; /* one group of GROUP output columns (rows of the matrix) */
 };
@@ -63,7 +66,8 @@ struct gemm_rows {
     const int8_t *q;      /* int8: [n_rows], stride ldx */
     const float *scales;  /* int8: [n_rows][ldsums] */
     const int32_t *qsums; /* int8: [n_rows][ldsums] sum of q */
-    uint32_t n_rows;      /* 1 .. ROW_BLOCK */
+    const uint16_t *bf16; /* what `narrow` left there, from a multiple of 16 rows on */
+    uint32_t n_rows;      /* 1 .. cpu_row_block */
 };
 
 struct device;
@@ -96,6 +100,18 @@ struct cpu_ops {
      * in it (blocks.h). */
     void (*gemm_int8)(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                       float (*acc)[GROUP]);
+    /* Row number `row` in bf16 (ties to even), for gemm_bf16: into rows [all, up to a multiple of 16],
+     * or where `tiles` is false rounded in place. */
+    void (*narrow)(float *x, uint32_t n_steps, uint16_t *rows, uint32_t row);
+    /* gemm_group for m->bf16: the same order of sums in every table but ref. acc has room for n_rows
+     * up to a multiple of 32. */
+    void (*gemm_bf16)(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
+                      float (*acc)[GROUP]);
+    /* Of whole groups: y[i] = acc[i] + bias, added to y[i] where `add`; y [n_rows], stride ldy. */
+    void (*finish)(float (*acc)[GROUP], uint32_t n_rows, const float *bias, bool add, float *y,
+                   size_t ldy);
+    bool tiles; /* gemm_bf16 rounds weights itself, and wants rows in an order of its own */
+    void (*task_end)(void); /* of a task that multiplied or attended; NULL: nothing to do */
     /* out = g * x / sqrt(mean(x^2) + eps) over n numbers; in place is fine. */
     void (*rmsnorm)(const float *x, const float *g, uint32_t n, float eps, float *out);
     /* gate[i] = silu(gate[i]) * up[i]; n a multiple of 8. */
@@ -229,6 +245,7 @@ struct device {
     int8_t *quantised; /* int8 activations: the rows that go through the next matrices */
     float *scales;     /* [rows][ld_sums] */
     int32_t *qsums;
+    uint16_t *narrowed;           /* bf16 activations, where ops->tiles: the same rows */
     float *logits, *draft_logits; /* [max_logit_rows][vocab] */
     float *last_logits;           /* the one that the last forward wrote */
     struct peaks peaks;           /* of last_logits */
@@ -247,12 +264,40 @@ extern const struct cpu_ops cpu_ops_ref;
 extern const struct cpu_ops cpu_ops_avx2;
 extern const struct cpu_ops cpu_ops_avx512; /* without VNNI: avx2's gemm_int8 */
 extern const struct cpu_ops cpu_ops_avx512_vnni;
+extern const struct cpu_ops cpu_ops_amx;
 #endif
 
 /* Rows of the next of the tiles that n rows are cut into: as even as can be, at most `most`. */
 static inline uint32_t even_rows(uint32_t n, uint32_t most) {
     return (uint32_t)div_ceil(n, div_ceil(n, most));
 }
+
+/* Rows of a GEMM task at most. */
+static inline uint32_t cpu_row_block(const struct device *dev) {
+    return dev->ops->tiles && dev->shape.activations == ACTIVATIONS_BF16 ? ROW_BLOCK_MAX
+                                                                         : ROW_BLOCK;
+}
+
+/* cpu_ops' finish for n columns, to be compiled for each table. */
+static inline void finish_columns(float (*restrict acc)[GROUP], uint32_t n_rows, uint32_t n,
+                                  const float *restrict bias, bool add, float *restrict y,
+                                  size_t ldy) {
+    for (uint32_t i = 0; i < n_rows; i++, y += ldy)
+        for (uint32_t j = 0; j < n; j++) {
+            float sum = bias ? acc[i][j] + bias[j] : acc[i][j];
+            y[j] = add ? y[j] + sum : sum;
+        }
+}
+#define CPU_FINISH(NAME)                                                                         \
+    static void NAME(float(*acc)[GROUP], uint32_t n_rows, const float *bias, bool add, float *y, \
+                     size_t ldy) {                                                               \
+        if (bias)                                                                                \
+            finish_columns(acc, n_rows, GROUP, bias, add, y, ldy);                               \
+        else if (add)                                                                            \
+            finish_columns(acc, n_rows, GROUP, NULL, true, y, ldy);                              \
+        else                                                                                     \
+            finish_columns(acc, n_rows, GROUP, NULL, false, y, ldy);                             \
+    }
 
 static inline const struct matrix *cpu_weight(const struct device *dev, enum weight which,
                                               uint32_t layer) {
@@ -302,7 +347,7 @@ static inline char *cpu_page(const struct device *dev, uint32_t segment, uint32_
 
 /* Floats that one block of a split tile with this many rows leaves for one kv head. */
 static inline size_t attend_block_floats(const struct device *dev, uint32_t n_rows) {
-    return align_up((size_t)n_rows * dev->group * (dev->head_pad + 2), 16);
+    return align_up((size_t)n_rows * dev->group, 16) * (dev->head_pad + 2);
 }
 
 /* Note z [n], n <= GROUP: group number `group` of a logit row. */
@@ -316,6 +361,9 @@ static inline void cpu_note_peak(const struct device *dev, uint32_t row, uint32_
 static inline uint16_t *cpu_kv_scales(const struct device *dev, void *head, bool v) {
     return (uint16_t *)(void *)((char *)head + 2 * dev->value_bytes) + (v ? PAGE_TOKENS : 0);
 }
+
+/* ops_ref.c: cpu_ops' narrow in place. */
+void cpu_narrow(float *x, uint32_t n_steps, uint16_t *rows, uint32_t row);
 
 /* weights.c */
 int cpu_load(struct device *dev, enum weight which, uint32_t layer, const struct tensor *src,

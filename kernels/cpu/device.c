@@ -5,15 +5,6 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/shape.h"
 
-static int check_shape(const struct model_shape *s, struct err *err) {
-    int rc = shape_check(s, err);
-    if (rc != OK) return rc;
-    if (s->activations != ACTIVATIONS_F32 && s->activations != ACTIVATIONS_INT8)
-        return err_set(err, ERR_INVALID, "model: activations %s, the CPU tables have f32 and int8",
-                       activations_name(s->activations));
-    return OK;
-}
-
 static int make_rope(struct device *dev, const struct model_shape *shape) {
     uint32_t half = shape->head_dim / 2;
     size_t n = (size_t)shape->max_position * half;
@@ -26,7 +17,7 @@ static int make_rope(struct device *dev, const struct model_shape *shape) {
 
 int cpu_open(const struct cpu_ops *ops, const struct model_shape *shape, uint32_t n_threads,
              struct device **out, struct err *err) {
-    int rc = check_shape(shape, err);
+    int rc = shape_check(shape, err);
     if (rc != OK) return rc;
     struct device *dev = calloc(1, sizeof *dev);
     if (!dev) return err_set(err, ERR_NOMEM, "device: no memory for %zu bytes", sizeof *dev);
@@ -54,6 +45,7 @@ int cpu_open(const struct cpu_ops *ops, const struct model_shape *shape, uint32_
     }
     rc = cpu_msar_open(dev, err);
     if (rc == OK) rc = pool_create(n_threads, &dev->pool, err);
+    if (rc == OK && shape->pin_threads) pool_pin(dev->pool);
     if (rc != OK) {
         cpu_close(dev);
         return rc;
@@ -126,6 +118,10 @@ static size_t cut_workspace(struct device *dev, const struct device_limits *l, c
     dev->quantised = carve(&c, q_rows, dev->ld_sums * GROUP);
     dev->scales = carve(&c, q_rows, dev->ld_sums * f);
     dev->qsums = carve(&c, q_rows, dev->ld_sums * sizeof *dev->qsums);
+    bool tiles = dev->ops->tiles && dev->shape.activations == ACTIVATIONS_BF16;
+    uint16_t *narrowed =
+        carve(&c, tiles ? align_up(u_rows, 16) : 0, dev->ld_sums * GROUP * sizeof *narrowed);
+    dev->narrowed = tiles ? narrowed : NULL;
     size_t vocab = dev->shape.vocab_size;
     dev->logits = carve(&c, l->max_logit_rows, vocab * f);
     bool drafts = dev->shape.block_size > 0;

@@ -1,5 +1,6 @@
 #include "kernels/cpu/memory.h"
 
+#include <pthread.h>
 #include <stdint.h>
 #include <sys/mman.h>
 
@@ -14,12 +15,24 @@ struct memory_map {
     size_t bytes;
 };
 
+/* Found once, before threads are pinned: then each would only see the node of its own processor. */
+static struct nodes found;
+static void find_nodes(void) {
+    nodes_find("", &found);
+}
+static const struct nodes *process_nodes(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_nodes);
+    return &found;
+}
+
 /* A zeroed map that starts at a multiple of the huge page. */
-static struct memory_map *map_new(size_t bytes) {
+static struct memory_map *map_new(const struct nodes *nodes, size_t bytes) {
     void *at = mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return NULL;
     char *start = (char *)align_up((uintptr_t)at, HUGE);
-    madvise(start, bytes, MADV_HUGEPAGE); /* a wish: failing costs speed only */
+    madvise(start, bytes, MADV_HUGEPAGE); /* wishes: failing costs speed only */
+    if (nodes_count(nodes) > 1) nodes_interleave(nodes, start, bytes);
     struct memory_map *map = (struct memory_map *)(void *)start;
     *map = (struct memory_map){.at = at, .bytes = bytes + HUGE};
     return map;
@@ -31,7 +44,7 @@ void *memory_take(struct memory *memory, size_t bytes) {
     if (!memory->maps || memory->cap - memory->used < bytes) {
         size_t head = align_up(sizeof(struct memory_map), MEMORY_ALIGN);
         size_t cap = align_up(bytes + head > CHUNK ? bytes + head : CHUNK, HUGE);
-        struct memory_map *map = map_new(cap);
+        struct memory_map *map = map_new(memory->nodes ? memory->nodes : process_nodes(), cap);
         if (!map) return NULL;
         map->next = memory->maps;
         memory->maps = map;

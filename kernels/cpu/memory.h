@@ -1,13 +1,15 @@
 /* memory.h: anonymous memory for weights, KV pages and workspace: zeroed, aligned to 64 bytes, in
- * large maps that the system may back with huge pages. Given back all at once. */
+ * large maps that the system may back with huge pages, on machines with several memory nodes spread
+ * over them. Given back all at once. */
 #ifndef GERYON_KERNELS_CPU_MEMORY_H
 #define GERYON_KERNELS_CPU_MEMORY_H
 
-#include <stddef.h>
+#include "kernels/cpu/nodes.h"
 
 enum { MEMORY_ALIGN = 64 };
 
-struct memory {
+struct memory {                /* begins as zeros */
+    const struct nodes *nodes; /* to spread over when there is more than one; NULL: the process's */
     struct memory_map *maps;
     size_t used, cap; /* within the newest map, behind its header */
 };

@@ -141,6 +141,8 @@ static void expand(const float *const *v, const float *c, uint32_t n_v, uint32_t
     }
 }
 
+CPU_FINISH(finish)
+
 /* Those of z[i .. i + 7] that exist, others as -inf. */
 static inline __m256 peak_load(const float *z, uint32_t i, uint32_t n) {
     if (i + 8 <= n) return _mm256_loadu_ps(z + i);
@@ -176,6 +178,7 @@ static uint32_t peak(const float *z, uint32_t n, float *most) {
 }
 
 const struct cpu_ops cpu_ops_avx2 = {
+    .finish = finish,
     .matrix_bytes = avx2_matrix_bytes,
     .matrix_pack = avx2_matrix_pack,
     .matrix_row = avx2_matrix_row,
@@ -183,6 +186,8 @@ const struct cpu_ops cpu_ops_avx2 = {
     .quantise = avx2_quantise,
     .gemm_group = avx2_gemm_group,
     .gemm_int8 = avx2_gemm_int8,
+    .narrow = cpu_narrow,
+    .gemm_bf16 = avx2_gemm_group,
     .rmsnorm = rmsnorm,
     .silu_mul = silu_mul,
     .dots = dots,

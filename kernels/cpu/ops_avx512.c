@@ -3,8 +3,8 @@
 #include <float.h>
 #include <math.h>
 
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/attend.h"
-#include "kernels/cpu/avx512.h"
 
 /* sum of x^2 as in ops_avx2.c: s0 and s1, s2 and s3 share a register. */
 static float sum_squares(const float *x, uint32_t n) {
@@ -131,6 +131,8 @@ static void expand(const float *const *v, const float *c, uint32_t n_v, uint32_t
     }
 }
 
+CPU_FINISH(finish)
+
 /* Those of z[i .. i + 15] that exist, others as `rest`. */
 static inline __m512 peak_load(const float *z, uint32_t i, uint32_t n, __m512 rest) {
     if (i + 16 <= n) return _mm512_loadu_ps(z + i);
@@ -160,14 +162,19 @@ static uint32_t peak(const float *z, uint32_t n, float *most) {
     }
 }
 
-#define OPS(GEMM_INT8)                                                                            \
+#define OPS(GEMM_INT8, NARROW, GEMM_BF16, ATTEND, ...)                                            \
     {                                                                                             \
         .matrix_bytes = avx2_matrix_bytes, .matrix_pack = avx2_matrix_pack,                       \
         .matrix_row = avx2_matrix_row, .step_sums = avx2_step_sums, .quantise = avx2_quantise,    \
-        .gemm_group = avx512_gemm_group, .gemm_int8 = GEMM_INT8, .rmsnorm = rmsnorm,              \
-        .silu_mul = silu_mul, .dots = dots, .weighted_sum = weighted_sum, .expand = expand,       \
-        .rope = rope, .peak = peak, .kv_store = avx2_kv_store, .attend_tile = avx512_attend_tile, \
-        .attend_scratch = attend_scratch, .attend_splits = true                                   \
+        .gemm_group = avx512_gemm_group, .gemm_int8 = GEMM_INT8, .narrow = NARROW,                \
+        .gemm_bf16 = GEMM_BF16, .finish = finish, .rmsnorm = rmsnorm, .silu_mul = silu_mul,       \
+        .dots = dots, .weighted_sum = weighted_sum, .expand = expand, .rope = rope, .peak = peak, \
+        .kv_store = avx2_kv_store, .attend_tile = ATTEND, .attend_scratch = attend_scratch,       \
+        .attend_splits = true, __VA_ARGS__                                                        \
     }
-const struct cpu_ops cpu_ops_avx512 = OPS(avx2_gemm_int8);
-const struct cpu_ops cpu_ops_avx512_vnni = OPS(avx512_gemm_int8);
+const struct cpu_ops cpu_ops_avx512 =
+    OPS(avx2_gemm_int8, cpu_narrow, avx512_gemm_group, avx512_attend_tile, .tiles = false);
+const struct cpu_ops cpu_ops_avx512_vnni =
+    OPS(avx512_gemm_int8, cpu_narrow, avx512_gemm_group, avx512_attend_tile, .tiles = false);
+const struct cpu_ops cpu_ops_amx = OPS(amx_gemm_int8, amx_narrow, amx_gemm_bf16, amx_attend_tile,
+                                       .tiles = true, .task_end = amx_release);

@@ -44,6 +44,13 @@ static void step_sums(const float *x, uint32_t n_steps, float *sums) {
     }
 }
 
+void cpu_narrow(float *x, uint32_t n_steps, uint16_t *rows, uint32_t row) {
+    (void)rows;
+    (void)row;
+    for (uint32_t k = 0; k < n_steps * GROUP; k++)
+        x[k] = bf16_to_f32(f32_to_bf16(x[k]));
+}
+
 static double dot(const float *a, const float *b, uint32_t n) {
     double sum = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -308,6 +315,8 @@ static void attend_tile(struct device *dev, uint32_t layer, const struct attend_
             attend_row(dev, layer, dev->order[t->first + i], task->kv_head * dev->group + h, &s);
 }
 
+CPU_FINISH(finish)
+
 static uint32_t peak(const float *z, uint32_t n, float *most) {
     uint32_t at = 0;
     bool finite = true;
@@ -320,6 +329,7 @@ static uint32_t peak(const float *z, uint32_t n, float *most) {
 }
 
 const struct cpu_ops cpu_ops_ref = {
+    .finish = finish,
     .matrix_bytes = matrix_bytes,
     .matrix_pack = matrix_pack,
     .matrix_row = matrix_row,
@@ -327,6 +337,8 @@ const struct cpu_ops cpu_ops_ref = {
     .quantise = quantise,
     .gemm_group = gemm_group,
     .gemm_int8 = gemm_int8,
+    .narrow = cpu_narrow,
+    .gemm_bf16 = gemm_group,
     .rmsnorm = rmsnorm,
     .silu_mul = silu_mul,
     .dots = dots,

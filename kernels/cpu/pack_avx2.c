@@ -21,6 +21,11 @@
  *
  *   fifth bits   k = 4 r + j: bit r of byte j              a pair: bits 2 (r % 4) and up of byte j
  *
+ * For rows in bf16 (the amx table) q4_0 and q4_1 have the nibbles of a step by 8 columns and 16 k, in
+ * the order in which gemm_amx.c fills the rows of a tile:
+ *
+ *   [columns 8 v .. 4][k half 2][column 8][k odd 2] dword: nibble j = k 2 j, from bit 4 j on
+ *
  * Q4_0's nibbles are stored as signed numbers (q - 8). Columns and K beyond the matrix are zeros, in
  * the types below q4_1 for d and m at least: fma(0, x, e) = e for finite x, so padding changes no
  * sum. */
@@ -48,21 +53,36 @@ static uint32_t nibble(const uint8_t *block, uint32_t k) {
     return k < 16 ? block[k] & 15u : block[k - 16] >> 4;
 }
 
+/* Where a step has number k of a column of q8_0, q4_0 or q4_1: a dword, and its lowest bit there. */
+struct place {
+    uint32_t dword, shift;
+};
+
+static struct place place_of(const struct matrix *m, uint32_t k, uint32_t column) {
+    if (m->dtype == DTYPE_Q8_0) return (struct place){k / 4 * GROUP + column, k % 4 * 8};
+    if (!m->bf16) return (struct place){k / 8 * GROUP + column, PACK_NIBBLE(k % 8)};
+    uint32_t lanes = column / 8 * 2 + k / 16;
+    return (struct place){lanes * 16 + column % 8 * 2 + k % 2, k % 16 / 2 * 4};
+}
+
+static uint32_t block_head(enum dtype dtype) {
+    return dtype == DTYPE_Q4_1 ? 4 : 2;
+}
+
 /* One GGUF block of 32 into column `column` of a step. */
-static void pack_block(enum dtype dtype, const uint8_t *block, uint8_t *step, uint32_t column) {
-    uint32_t head = dtype == DTYPE_Q4_1 ? 4 : 2, per_dword = dtype == DTYPE_Q8_0 ? 4 : 8;
-    uint32_t n = GROUP / per_dword;
-    for (uint32_t c = 0; c < n; c++) {
-        uint32_t value = 0;
-        for (uint32_t j = 0; j < per_dword; j++) {
-            uint32_t k = c * per_dword + j;
-            uint32_t q = dtype == DTYPE_Q8_0 ? block[head + k] : nibble(block + head, k);
-            if (dtype == DTYPE_Q4_0) q ^= 8; /* q - 8 in two's complement */
-            value |= q << (dtype == DTYPE_Q8_0 ? 8 * j : PACK_NIBBLE(j));
-        }
-        put_dword(step, c, column, value);
+static void pack_block(const struct matrix *m, const uint8_t *block, uint8_t *step,
+                       uint32_t column) {
+    enum dtype dtype = m->dtype;
+    uint32_t head = block_head(dtype);
+    for (uint32_t k = 0; k < GROUP; k++) /* a dword has one column */
+        put_dword(step, 0, place_of(m, k, column).dword, 0);
+    for (uint32_t k = 0; k < GROUP; k++) {
+        struct place at = place_of(m, k, column);
+        uint32_t q = dtype == DTYPE_Q8_0 ? block[head + k] : nibble(block + head, k);
+        if (dtype == DTYPE_Q4_0) q ^= 8; /* q - 8 in two's complement */
+        put_dword(step, 0, at.dword, get_dword(step, 0, at.dword) | q << at.shift);
     }
-    uint8_t *scales = step + (size_t)n * GROUP * 4;
+    uint8_t *scales = step + pack_scales_at(dtype);
     memcpy(scales + 2 * column, block, 2);
     if (dtype == DTYPE_Q4_1) memcpy(scales + 2 * GROUP + 2 * column, block + 2, 2);
 }
@@ -176,7 +196,7 @@ void avx2_matrix_pack(const struct matrix *m, const struct tensor *src) {
         for (uint32_t k = 0; k < m->cols; k += GROUP) {
             uint32_t n = m->cols - k < GROUP ? m->cols - k : GROUP;
             if (blocks)
-                pack_block(m->dtype, from, step, row % GROUP);
+                pack_block(m, from, step, row % GROUP);
             else
                 pack_plain(m->dtype, from, n, step, row % GROUP);
             from += block_bytes;
@@ -186,17 +206,17 @@ void avx2_matrix_pack(const struct matrix *m, const struct tensor *src) {
 }
 
 /* Column `column` of a step back into a GGUF block, or into plain numbers. */
-static void unpack_block(enum dtype dtype, const uint8_t *step, uint32_t column, uint8_t *block) {
-    uint32_t head = dtype == DTYPE_Q4_1 ? 4 : 2, per_dword = dtype == DTYPE_Q8_0 ? 4 : 8;
-    uint32_t n = GROUP / per_dword;
-    const uint8_t *scales = step + (size_t)n * GROUP * 4;
+static void unpack_block(const struct matrix *m, const uint8_t *step, uint32_t column,
+                         uint8_t *block) {
+    enum dtype dtype = m->dtype;
+    uint32_t head = block_head(dtype);
+    const uint8_t *scales = step + pack_scales_at(dtype);
     memset(block, 0, dtype_row_bytes(dtype, GROUP));
     memcpy(block, scales + 2 * column, 2);
     if (dtype == DTYPE_Q4_1) memcpy(block + 2, scales + 2 * GROUP + 2 * column, 2);
     for (uint32_t k = 0; k < GROUP; k++) {
-        uint32_t j = k % per_dword;
-        uint32_t q = get_dword(step, k / per_dword, column) >>
-                     (dtype == DTYPE_Q8_0 ? 8 * j : PACK_NIBBLE(j));
+        struct place at = place_of(m, k, column);
+        uint32_t q = get_dword(step, 0, at.dword) >> at.shift;
         if (dtype == DTYPE_Q8_0) {
             block[head + k] = (uint8_t)q;
             continue;
@@ -226,7 +246,7 @@ void avx2_matrix_row(const struct matrix *m, uint32_t row, float *out) {
     for (uint32_t k = 0; k < m->cols; k += GROUP, step += pack_step_bytes(m->dtype)) {
         uint32_t n = m->cols - k < GROUP ? m->cols - k : GROUP;
         if (dtype_block(m->dtype) > 1)
-            unpack_block(m->dtype, step, row % GROUP, stored);
+            unpack_block(m, step, row % GROUP, stored);
         else
             unpack_plain(m->dtype, step, row % GROUP, stored);
         dtype_to_f32(m->dtype, stored, GROUP, wide);

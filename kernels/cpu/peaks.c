@@ -147,4 +147,13 @@ int cpu_peaks_avx512(enum activations activations, uint32_t n_threads, double *b
     (void)activations;
     return peaks(&peaks_ops_avx512, n_threads, bytes_per_s, flops_per_s, err);
 }
+
+int cpu_peaks_amx(enum activations activations, uint32_t n_threads, double *bytes_per_s,
+                  double *flops_per_s, struct err *err) {
+    struct peaks_ops ops = activations == ACTIVATIONS_BF16   ? peaks_ops_amx_bf16
+                           : activations == ACTIVATIONS_INT8 ? peaks_ops_amx_int8
+                                                             : peaks_ops_avx512;
+    ops.read = peaks_ops_avx512.read;
+    return peaks(&ops, n_threads, bytes_per_s, flops_per_s, err);
+}
 #endif

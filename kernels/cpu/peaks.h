@@ -25,8 +25,11 @@ int cpu_peaks_avx2(enum activations activations, uint32_t n_threads, double *byt
                    double *flops_per_s, struct err *err);
 int cpu_peaks_avx512(enum activations activations, uint32_t n_threads, double *bytes_per_s,
                      double *flops_per_s, struct err *err);
+int cpu_peaks_amx(enum activations activations, uint32_t n_threads, double *bytes_per_s,
+                  double *flops_per_s, struct err *err);
 #if defined(__x86_64__)
 extern const struct peaks_ops peaks_ops_avx2, peaks_ops_avx512;
+extern const struct peaks_ops peaks_ops_amx_bf16, peaks_ops_amx_int8; /* `read` is left out */
 #endif
 
 #endif

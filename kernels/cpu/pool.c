@@ -10,7 +10,9 @@
  *
  * Parking: a worker raises `sleepers`, looks at `state` once more and sleeps on `epoch`; the owner
  * stores `state`, raises `epoch` and looks at `sleepers`. Both orders are sequentially consistent,
- * so one of the two sees the other. The owner waits for `done` in the same way. */
+ * so one of the two sees the other. The owner waits for `done` in the same way, and no longer: a
+ * worker that lost its core in the middle of a task gets another as soon as one is idle, the owner's
+ * for instance. */
 #include "kernels/cpu/pool.h"
 
 #include <errno.h>
@@ -22,12 +24,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "kernels/cpu/affinity.h"
+
 enum {
-    LINE = 128,        /* two cache lines: the hardware fetches them in pairs */
-    SPINS_IDLE = 1500, /* pauses before a worker parks: some 20 to 50 microseconds */
-    SPINS_DONE = 4000, /* pauses before the owner parks for the last tasks */
+    LINE = 128,      /* two cache lines: the hardware fetches them in pairs */
+    SPIN_NS = 50000, /* about what a thread waits before it parks: some times what parking costs */
+    PAUSES_TIMED = 64, /* one takes 3 to 60 ns, by processor */
+    TIMINGS = 5,
 };
 
 struct pool {
@@ -41,6 +47,10 @@ struct pool {
     _Atomic(void *) arg;
     uint32_t generation; /* owner's */
     uint32_t n_threads;
+    uint32_t spins; /* pauses that take SPIN_NS */
+    bool pin;
+    pthread_t pinned_owner; /* meant with has_owner */
+    bool has_owner;
     struct worker {
         struct pool *pool;
         uint32_t thread;
@@ -82,7 +92,7 @@ static void work(struct pool *pool, uint32_t thread) {
 }
 
 static void wait_for_phase(struct pool *pool) {
-    for (uint32_t i = 0; i < SPINS_IDLE; i++) {
+    for (uint32_t i = 0; i < pool->spins; i++) {
         if ((uint32_t)atomic_load_explicit(&pool->state, memory_order_relaxed) > 0) return;
         if (atomic_load_explicit(&pool->stop, memory_order_relaxed)) return;
         cpu_pause();
@@ -104,6 +114,28 @@ static void *worker_main(void *arg) {
     return NULL;
 }
 
+static uint64_t clock_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* The fastest of some tries: whatever else runs can only make one slower. */
+static uint32_t spins_of_this_processor(const struct pool *pool) {
+    uint64_t best = UINT64_MAX;
+    for (int try = 0; try < TIMINGS; try++) {
+        uint64_t begun = clock_ns();
+        for (int i = 0; i < PAUSES_TIMED; i++) {
+            (void)atomic_load_explicit(&pool->state, memory_order_relaxed);
+            cpu_pause();
+        }
+        uint64_t took = clock_ns() - begun;
+        if (took < best) best = took;
+    }
+    uint64_t spins = (uint64_t)SPIN_NS * PAUSES_TIMED / (best ? best : 1);
+    return spins < SPIN_NS ? (uint32_t)spins : SPIN_NS; /* a coarse clock: a nanosecond each */
+}
+
 int pool_create(uint32_t n_threads, struct pool **out, struct err *err) {
     if (n_threads < 1 || n_threads > POOL_THREADS_MAX)
         return err_set(err, ERR_INVALID, "threads: %u, expected 1 .. %d", n_threads,
@@ -113,6 +145,7 @@ int pool_create(uint32_t n_threads, struct pool **out, struct err *err) {
         return err_set(err, ERR_NOMEM, "threads: no memory for the pool (%zu bytes)", sizeof *pool);
     memset((void *)pool, 0, sizeof *pool);
     pool->n_threads = 1;
+    pool->spins = spins_of_this_processor(pool);
     for (uint32_t i = 1; i < n_threads; i++) {
         struct worker *worker = &pool->workers[i];
         *worker = (struct worker){.pool = pool, .thread = i};
@@ -122,6 +155,7 @@ int pool_create(uint32_t n_threads, struct pool **out, struct err *err) {
             return err_set(err, ERR_IO, "threads: cannot start thread %u of %u: %s", i + 1,
                            n_threads, strerror(rc));
         }
+        affinity_widen(worker->id);
         pool->n_threads = i + 1;
     }
     *out = pool;
@@ -138,6 +172,20 @@ void pool_destroy(struct pool *pool) {
     free(pool);
 }
 
+void pool_pin(struct pool *pool) {
+    pool->pin = true;
+    for (uint32_t i = 1; i < pool->n_threads; i++)
+        affinity_pin(pool->workers[i].id, i);
+}
+
+/* Loading and computing may be two threads'. */
+static void pin_owner(struct pool *pool) {
+    if (pool->has_owner && pthread_equal(pool->pinned_owner, pthread_self())) return;
+    pool->pinned_owner = pthread_self();
+    pool->has_owner = true;
+    affinity_pin(pool->pinned_owner, 0);
+}
+
 uint32_t pool_threads(const struct pool *pool) {
     return pool->n_threads;
 }
@@ -145,7 +193,7 @@ uint32_t pool_threads(const struct pool *pool) {
 static void wait_done(struct pool *pool, uint32_t n_tasks) {
     uint32_t spins = 0;
     for (uint32_t done; (done = atomic_load(&pool->done)) < n_tasks;) {
-        if (spins++ < SPINS_DONE) {
+        if (spins++ < pool->spins) {
             cpu_pause();
             continue;
         }
@@ -156,6 +204,7 @@ static void wait_done(struct pool *pool, uint32_t n_tasks) {
 }
 
 void pool_run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks) {
+    if (pool->pin) pin_owner(pool);
     if (pool->n_threads == 1 || n_tasks <= 1) {
         for (uint32_t t = 0; t < n_tasks; t++)
             fn(arg, t, 0);
@@ -167,7 +216,7 @@ void pool_run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks) {
     atomic_store_explicit(&pool->arg, arg, memory_order_relaxed);
     atomic_store(&pool->state, (uint64_t)++pool->generation << 32 | n_tasks);
     atomic_fetch_add(&pool->epoch, 1);
-    if (atomic_load(&pool->sleepers) > 0) futex_wake(&pool->epoch, POOL_THREADS_MAX);
+    if (atomic_load(&pool->sleepers) > 0) futex_wake(&pool->epoch, (int)(n_tasks - 1));
     work(pool, 0);
     wait_done(pool, n_tasks);
 }

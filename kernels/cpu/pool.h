@@ -22,6 +22,11 @@ int pool_create(uint32_t n_threads, struct pool **out, struct err *err);
 /* Stops and joins the workers; NULL is fine. */
 void pool_destroy(struct pool *pool);
 
+/* Keep worker i on processor i of those the process may use, and each thread that calls pool_run from
+ * then on, processor 0. Threads that are not pinned can be moved by the system, which is the better
+ * choice wherever something else runs. */
+void pool_pin(struct pool *pool);
+
 uint32_t pool_threads(const struct pool *pool);
 
 /* Call fn(arg, t, thread) once for each t in 0 .. n_tasks - 1, in any order, and return when all

@@ -16,29 +16,29 @@ struct row_phase {
     uint32_t n_rows, chunk;
     uint32_t layer;
     enum weight norm; /* of norm_row */
-    const float *in;  /* [n_rows] */
+    float *in;        /* [n_rows] */
     size_t ld_in;
     const uint32_t *gather; /* row i reads in[gather[i]]; NULL: in[i] */
     unsigned needs;         /* of the matrices that the rows go through next */
 };
 
 /* What a matrix wants beside the rows themselves. */
-enum { NEED_SUMS = 1, NEED_INT8 = 2 };
+enum { NEED_SUMS = 1, NEED_INT8 = 2, NEED_BF16 = 4 };
 
 static unsigned needs_of(const struct matrix *m) {
     if (!m) return 0;
-    return m->int8 ? NEED_INT8 : block_has_minima(m->dtype) ? NEED_SUMS : 0;
+    return m->bf16 ? NEED_BF16 : m->int8 ? NEED_INT8 : block_has_minima(m->dtype) ? NEED_SUMS : 0;
 }
 
 /* Rows x [n_steps * GROUP] of row number `row` made ready for its matrices. */
-static void prepare_row(struct device *dev, const float *x, size_t ldx, uint32_t row,
-                        unsigned needs) {
+static void prepare_row(struct device *dev, float *x, size_t ldx, uint32_t row, unsigned needs) {
     uint32_t n_steps = (uint32_t)(ldx / GROUP);
     size_t at = row * dev->ld_sums;
     if (needs & NEED_SUMS) dev->ops->step_sums(x, n_steps, dev->sums + at);
     if (needs & NEED_INT8)
         dev->ops->quantise(x, n_steps, dev->quantised + row * ldx, dev->scales + at,
                            dev->qsums + at, dev->sums + at);
+    if (needs & NEED_BF16) dev->ops->narrow(x, n_steps, dev->narrowed, row);
 }
 
 static void row_task(void *arg, uint32_t task, uint32_t thread) {
@@ -81,10 +81,10 @@ struct gemm_job {
     size_t ldx;
     float *y;
     size_t ldy;
-    uint32_t n_rows;
+    uint32_t n_rows, row_block;
     bool add;
-    bool padded;                   /* y has room for whole groups, and wants zeros there */
-    const struct device *peaks_of; /* lm_head: whose peaks are to be noted; else NULL */
+    bool padded; /* y has room for whole groups, and wants zeros there */
+    bool peaks;  /* note those of y (lm_head) */
 };
 
 struct gemm_phase {
@@ -98,32 +98,23 @@ static uint32_t job_groups(const struct gemm_job *job) {
 }
 
 static uint32_t job_tasks(const struct gemm_job *job, uint32_t run) {
-    return (uint32_t)(div_ceil(job->n_rows, ROW_BLOCK) * div_ceil(job_groups(job), run));
+    return (uint32_t)(div_ceil(job->n_rows, job->row_block) * div_ceil(job_groups(job), run));
 }
 
-/* What becomes of n columns of one row of accumulators. */
-static void finish_row(const struct gemm_job *job, uint32_t row, uint32_t col, uint32_t n,
-                       const float *acc) {
-    float *y = job->y + row * job->ldy + col;
-    const float *bias = job->bias ? job->bias + col : NULL;
-    if (job->add && bias)
-        for (uint32_t j = 0; j < n; j++)
-            y[j] += acc[j] + bias[j];
-    else if (job->add)
-        for (uint32_t j = 0; j < n; j++)
-            y[j] += acc[j];
-    else if (bias)
-        for (uint32_t j = 0; j < n; j++)
-            y[j] = acc[j] + bias[j];
+static void multiply(const struct device *dev, const struct matrix *w, uint32_t group,
+                     const struct gemm_rows *in, float (*acc)[GROUP]) {
+    if (w->bf16)
+        dev->ops->gemm_bf16(w, group, in, acc);
+    else if (w->int8)
+        dev->ops->gemm_int8(w, group, in, acc);
     else
-        memcpy(y, acc, n * sizeof *y);
-    if (job->peaks_of) cpu_note_peak(job->peaks_of, row, col / GROUP, y, n);
+        dev->ops->gemm_group(w, group, in, acc);
 }
 
 static void gemm_columns(struct gemm_phase *phase, const struct gemm_job *job, uint32_t row0,
                          uint32_t n_rows, uint32_t group) {
     struct device *dev = phase->dev;
-    float acc[ROW_BLOCK][GROUP] __attribute__((aligned(MEMORY_ALIGN)));
+    float acc[ROW_BLOCK_MAX][GROUP] __attribute__((aligned(MEMORY_ALIGN)));
     struct gemm_rows in = {.x = job->x + row0 * job->ldx,
                            .ldx = job->ldx,
                            .sums = dev->sums + row0 * dev->ld_sums,
@@ -134,15 +125,21 @@ static void gemm_columns(struct gemm_phase *phase, const struct gemm_job *job, u
         in.scales = dev->scales + row0 * dev->ld_sums;
         in.qsums = dev->qsums + row0 * dev->ld_sums;
     }
+    if (dev->narrowed) in.bf16 = dev->narrowed + row0 * job->ldx;
     uint32_t col = group * GROUP, n = GROUP;
     if (!job->padded && job->w->rows - col < GROUP) n = job->w->rows - col;
-    (job->w->int8 ? dev->ops->gemm_int8 : dev->ops->gemm_group)(job->w, group, &in, acc);
-    for (uint32_t i = 0; i < n_rows; i++)
-        finish_row(job, row0 + i, col, n, acc[i]);
+    multiply(dev, job->w, group, &in, acc);
+    const float *bias = job->bias ? job->bias + col : NULL;
+    float *y = job->y + row0 * job->ldy + col;
+    if (n == GROUP)
+        dev->ops->finish(acc, n_rows, bias, job->add, y, job->ldy);
+    else
+        finish_columns(acc, n_rows, n, bias, job->add, y, job->ldy);
+    for (uint32_t i = 0; job->peaks && i < n_rows; i++) /* no bias there: y is acc */
+        cpu_note_peak(dev, row0 + i, group, acc[i], n);
     if (!job->up) return;
-    (job->up->int8 ? dev->ops->gemm_int8 : dev->ops->gemm_group)(job->up, group, &in, acc);
-    for (uint32_t i = 0; i < n_rows; i++) {
-        float *y = job->y + (row0 + i) * job->ldy + col;
+    multiply(dev, job->up, group, &in, acc);
+    for (uint32_t i = 0; i < n_rows; i++, y += job->ldy) {
         if (job->up_bias)
             for (uint32_t j = 0; j < n; j++)
                 acc[i][j] += job->up_bias[col + j];
@@ -157,18 +154,21 @@ static void gemm_task(void *arg, uint32_t task, uint32_t thread) {
     for (uint32_t n; task >= (n = job_tasks(job, phase->run)); job++)
         task -= n;
     uint32_t n_runs = (uint32_t)div_ceil(job_groups(job), phase->run);
-    uint32_t row0 = task / n_runs * ROW_BLOCK, group = task % n_runs * phase->run;
-    uint32_t n_rows = job->n_rows - row0 < ROW_BLOCK ? job->n_rows - row0 : ROW_BLOCK;
+    uint32_t row0 = task / n_runs * job->row_block, group = task % n_runs * phase->run;
+    uint32_t n_rows = job->n_rows - row0 < job->row_block ? job->n_rows - row0 : job->row_block;
     uint32_t end = group + phase->run < job_groups(job) ? group + phase->run : job_groups(job);
     for (; group < end; group++)
         gemm_columns(phase, job, row0, n_rows, group);
+    if (phase->dev->ops->task_end) phase->dev->ops->task_end();
 }
 
 /* About eight tasks a thread, so that a thread that loses its core costs little. */
 static void run_gemm(struct gemm_phase *phase) {
     uint32_t n_tasks = 0, n_threads = pool_threads(phase->dev->pool);
-    for (uint32_t i = 0; i < phase->n_jobs; i++)
+    for (uint32_t i = 0; i < phase->n_jobs; i++) {
+        phase->jobs[i].row_block = cpu_row_block(phase->dev);
         n_tasks += job_tasks(&phase->jobs[i], 1);
+    }
     phase->run = n_tasks / (8 * n_threads);
     if (phase->run < 1) phase->run = 1;
     if (phase->run > 16) phase->run = 16;
@@ -185,6 +185,8 @@ static void embed_row(struct row_phase *phase, uint32_t row) {
     float *x = dev->residual + row * dev->ld_model;
     dev->ops->matrix_row(cpu_weight(dev, WEIGHT_EMBED, 0), (uint32_t)dev->row_token[row], x);
     memset(x + dev->shape.d_model, 0, (dev->ld_model - dev->shape.d_model) * sizeof *x);
+    if (dev->shape.activations == ACTIVATIONS_BF16) /* the numbers of a table that rounds at load */
+        cpu_narrow(x, (uint32_t)(dev->ld_model / GROUP), NULL, 0);
 }
 
 int cpu_embed(struct device *dev) {
@@ -386,7 +388,7 @@ int cpu_lm_head(struct device *dev) {
                                      .y = dev->last_logits,
                                      .ldy = dev->shape.vocab_size,
                                      .n_rows = dev->n_logit_rows,
-                                     .peaks_of = dev};
+                                     .peaks = true};
     struct row_phase norm = {.dev = dev,
                              .fn = norm_row,
                              .n_rows = dev->n_logit_rows,

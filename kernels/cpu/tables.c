@@ -2,6 +2,8 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "kernels/cpu/cpu.h"
@@ -10,8 +12,8 @@
 #define CPU_TABLE(NAME, OPEN, PEAKS)                                                               \
     {                                                                                              \
         .name = (NAME), .open = (OPEN), .peaks = (PEAKS),                                          \
-        .activations = 1 << ACTIVATIONS_F32 | 1 << ACTIVATIONS_INT8, .close = cpu_close,           \
-        .load = cpu_load, .page_bytes = cpu_page_bytes, .workspace_bytes = cpu_workspace_bytes,    \
+        .activations = (1 << ACTIVATIONS_COUNT) - 1, .close = cpu_close, .load = cpu_load,         \
+        .page_bytes = cpu_page_bytes, .workspace_bytes = cpu_workspace_bytes,                      \
         .reserve = cpu_reserve, .slot_set = cpu_slot_set, .pages_clear = cpu_pages_clear,          \
         .page_copy = cpu_page_copy, .snapshot_bytes = cpu_snapshot_bytes,                          \
         .state_save = cpu_state_save, .state_load = cpu_state_load, .state_copy = cpu_state_copy,  \
@@ -65,12 +67,39 @@ const struct kernels *kernels_avx512(void) {
                      __builtin_cpu_supports("avx512vl");
     return supported ? &table : NULL;
 }
+
+static int open_amx(const struct model_shape *shape, uint32_t n_threads, struct device **out,
+                    struct err *err) {
+    return cpu_open(&cpu_ops_amx, shape, n_threads, out, err);
+}
+
+/* CPUID leaf 7: 0 EDX bits 22, 24, 25 tile bf16, tiles, tile int8; 1 EAX bit 5 bf16 vectors. Linux
+ * gives a process the memory for tiles when asked, and kills one that did not ask. */
+static bool has_tiles(void) {
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 }; /* asm/prctl.h, arch/x86 in Linux */
+    const unsigned tiles = 1u << 22 | 1u << 24 | 1u << 25, bf16 = 1u << 5;
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & tiles) != tiles) return false;
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & bf16)) return false;
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
+}
+
+const struct kernels *kernels_amx(void) {
+    static const struct kernels table = CPU_TABLE("amx", open_amx, cpu_peaks_amx);
+    __builtin_cpu_init();
+    bool vnni = __builtin_cpu_supports("avx512vnni");
+    return kernels_avx512() && vnni && has_tiles() ? &table : NULL;
+}
 #else
 const struct kernels *kernels_avx2(void) {
     return NULL;
 }
 
 const struct kernels *kernels_avx512(void) {
+    return NULL;
+}
+
+const struct kernels *kernels_amx(void) {
     return NULL;
 }
 #endif
@@ -84,6 +113,8 @@ static const struct {
     {"ref", kernels_ref, ""},
     {"avx2", kernels_avx2, "AVX2, FMA or F16C"},
     {"avx512", kernels_avx512, "AVX-512 F, BW, DQ or VL"},
+    {"amx", kernels_amx,
+     "AMX for bf16 and int8, AVX-512 BF16 or VNNI, or the system does not let it"},
 };
 
 const struct kernels *kernels_find(const char *name, struct err *err) {
@@ -98,6 +129,6 @@ const struct kernels *kernels_find(const char *name, struct err *err) {
         return table;
     }
     if (strcmp(name, "auto") == 0) return best;
-    err_set(err, ERR_INVALID, "kernels: '%.60s', expected auto, ref, avx2 or avx512", name);
+    err_set(err, ERR_INVALID, "kernels: '%.60s', expected auto, ref, avx2, avx512 or amx", name);
     return NULL;
 }

@@ -11,7 +11,8 @@ from geryon import GOLDEN, golden, goldens, read_safetensors, run_cli
 CPU = set(pathlib.Path("/proc/cpuinfo").read_text().split())
 AVX2 = {"avx2", "fma", "f16c"}
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-TABLES = ["ref"] + ["avx2"] * (AVX2 <= CPU) + ["avx512"] * (AVX512 <= CPU)
+AMX = AVX512 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"}
+TABLES = ["ref"] + ["avx2"] * (AVX2 <= CPU) + ["avx512"] * (AVX512 <= CPU) + ["amx"] * (AMX <= CPU)
 MODELS = pytest.mark.parametrize("name", goldens())
 CPU_TABLES = pytest.mark.parametrize("table", TABLES)
 TOLERANCE = 1e-4  # of a float32 engine against float64; another order of sums costs up to 5e-5 here

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from geryon import BIN, FAULTS, SLOW, run_cli, script
+from geryon import BIN, FAULTS, GOLDEN, SLOW, run_cli, script
 
 LETTERS = list("abcdefghij")
 MARK = "zanzibar"  # stands in texts that must never be logged
@@ -269,3 +269,19 @@ def test_help_shows_the_twin_of_every_flag():
     for flag in flags:
         assert "GERYON_" + flag[2:].upper().replace("-", "_") in text, flag
     assert not FAULTS.search(text)
+
+
+# ---- processors -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_threads_stay_on_a_processor_when_asked(serve, pinned):
+    own = sorted(os.sched_getaffinity(0))
+    server = serve(GOLDEN / "qwen3-single-standard-none", "--threads", 3, *["--pin-threads"] * pinned)
+    server.complete([5, 6, 7], max_tokens=3, ignore_eos=True)
+    masks = [sorted(os.sched_getaffinity(int(task))) for task in os.listdir(f"/proc/{server.process.pid}/task")]
+    single = sorted(mask for mask in masks if len(mask) == 1 < len(own))
+    # Two workers on the second and third processor (or those that a smaller number comes back to), and
+    # the engine's thread on the first; the others, such as the loop's, may run anywhere.
+    expected = sorted([own[i % len(own)]] for i in range(3)) if pinned and len(own) > 1 else []
+    assert single == expected
+    assert sum(mask == own for mask in masks) == len(masks) - len(expected)

@@ -125,8 +125,8 @@ static struct scenario draw_scenario(struct rng *rng, uint64_t seed) {
                           .kv = kv_dtypes[rng_below(rng, ARRAY_LEN(kv_dtypes))]};
     sc.dtype = dtypes[rng_below(rng, ARRAY_LEN(dtypes))];
     bool blocks = sc.dtype[0] == 'q';
-    sc.activations = blocks && rng_below(rng, 2) ? "int8" : "f32";
-    if (tables_are_cuda()) sc.activations = rng_below(rng, 2) ? "bf16" : "f32";
+    static const char *const kinds[] = {"f32", "bf16", "int8"};
+    sc.activations = kinds[rng_below(rng, blocks && !tables_are_cuda() ? 3 : 2)];
     /* The reference is slow, and its stages are the others' too. */
     sc.kernels =
         tables[rng_below(rng, 6) == 0 || n_tables == 1 ? 0 : 1 + rng_below(rng, n_tables - 1)];

@@ -40,7 +40,7 @@ SYSTEM = set("""
     stdarg.h stdatomic.h stdbool.h stddef.h stdint.h stdio.h stdlib.h stdnoreturn.h string.h
     strings.h sys/epoll.h sys/eventfd.h sys/ioctl.h sys/mman.h sys/param.h sys/random.h
     sys/resource.h sys/socket.h sys/stat.h sys/syscall.h sys/time.h sys/types.h sys/uio.h sys/un.h
-    sys/wait.h syslog.h termios.h time.h unistd.h wchar.h execinfo.h malloc.h linux/futex.h
+    sys/wait.h syslog.h termios.h time.h unistd.h wchar.h execinfo.h malloc.h linux/futex.h linux/mempolicy.h
     sys/auxv.h sys/prctl.h sys/sysinfo.h sys/vfs.h sys/statvfs.h ucontext.h
 """.split())
 

@@ -9,7 +9,8 @@
 #include "kernels/kernels.h"
 #include "tests/unit/cuda_peek.h"
 
-static const struct kernels *tables[3]; /* ref, then the fast ones; or cuda */
+enum { TABLES_MAX = 4 };
+static const struct kernels *tables[TABLES_MAX]; /* ref, then the fast ones; or cuda */
 static uint32_t n_tables;
 
 /* True in programs that test the CUDA table. */
@@ -29,6 +30,7 @@ static inline void tables_find(void) {
     tables[n_tables++] = kernels_ref();
     if (kernels_avx2()) tables[n_tables++] = kernels_avx2();
     if (kernels_avx512()) tables[n_tables++] = kernels_avx512();
+    if (kernels_amx()) tables[n_tables++] = kernels_amx();
 }
 
 #endif

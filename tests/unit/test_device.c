@@ -188,10 +188,11 @@ static void rows_outside_the_limits_trip_assertions(void **state) {
 static void tables_are_found_by_name(void **state) {
     (void)state;
     struct err err = {0};
-    const struct kernels *cpu_tables[] = {kernels_ref(), kernels_avx2(), kernels_avx512()};
-    const char *names[] = {"ref", "avx2", "avx512"};
+    const struct kernels *cpu_tables[] = {kernels_ref(), kernels_avx2(), kernels_avx512(),
+                                          kernels_amx()};
+    const char *names[] = {"ref", "avx2", "avx512", "amx"};
     const struct kernels *best = NULL;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         assert_ptr_equal(kernels_find(names[i], &err), cpu_tables[i]);
         if (!cpu_tables[i]) {
             assert_non_null(strstr(err.msg, "this processor lacks"));
@@ -202,7 +203,7 @@ static void tables_are_found_by_name(void **state) {
     }
     assert_ptr_equal(kernels_find("auto", &err), best);
     assert_null(kernels_find("sse9", &err));
-    assert_string_equal(err.msg, "kernels: 'sse9', expected auto, ref, avx2 or avx512");
+    assert_string_equal(err.msg, "kernels: 'sse9', expected auto, ref, avx2, avx512 or amx");
 }
 
 int main(void) {

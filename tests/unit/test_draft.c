@@ -39,11 +39,11 @@ static void draft_on(struct tiny *t, const struct tiny_sequence *s, uint32_t pos
 static void compare_drafts(const struct tiny_options *o, const char *what) {
     uint32_t first = tables[0] == kernels_ref();
     if (n_tables == first) skip();
-    struct tiny ref = tiny_open(kernels_ref(), o), t[3];
+    struct tiny ref = tiny_open(kernels_ref(), o), t[TABLES_MAX];
     for (uint32_t k = first; k < n_tables; k++)
         t[k] = tiny_open(tables[k], o);
     struct tiny_sequence s = tiny_sequence(0, 301, 9, 0, 1);
-    float want[8 * 320], got[3][8 * 320];
+    float want[8 * 320], got[TABLES_MAX][8 * 320];
     for (size_t i = 0; i < ARRAY_LEN(borders); i++) {
         uint32_t lo = i ? borders[i - 1] : 0;
         prefill(&ref, &s, lo, borders[i]);

@@ -133,7 +133,7 @@ static void int8_activations_stay_near_float_ones(void **state) {
     (void)state;
     if (tables_are_cuda()) skip();
     size_t n = (size_t)150 * 320;
-    float *plain = logits_of(150), *int8[3];
+    float *plain = logits_of(150), *int8[TABLES_MAX];
     for (uint32_t i = 0; i < n_tables; i++)
         int8[i] = logits_of(150);
     for (enum dtype w = 0; w < DTYPE_COUNT; w++)
@@ -156,28 +156,57 @@ static void int8_activations_stay_near_float_ones(void **state) {
 }
 
 /* Rows are rounded to bf16 before each product, which moves a number by up to 2^-9 of itself: of the
- * logits' size (root mean square) some 0.5 % after two layers. So are weights but q8_0, which ref here
- * gets as they are then. */
+ * logits' size (root mean square) some 0.5 % after two layers. So are weights (cuda: but q8_0). */
 static void bf16_activations_stay_near_float_ones(void **state) {
     (void)state;
-    if (!(tables[n_tables - 1]->activations & 1u << ACTIVATIONS_BF16)) skip();
     uint32_t positions = compared_positions();
     size_t n = (size_t)positions * 320;
-    float *want = logits_of(positions), *got = logits_of(positions);
-    static const enum dtype kinds[] = {DTYPE_F32, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_1};
-    for (size_t w = 0; w < ARRAY_LEN(kinds); w++)
+    float *want = logits_of(positions), *got = logits_of(positions), *first = logits_of(positions);
+    for (enum dtype w = 0; w < DTYPE_COUNT; w++)
         for (int orthros = 0; orthros < 2; orthros++) {
             struct tiny_options o = tiny_defaults();
             o.orthros = orthros;
             o.window = 20;
             o.biases = w % 2;
-            o.weights = kinds[w] == DTYPE_F32 ? DTYPE_BF16 : kinds[w];
+            o.weights = w;
             prefill_on(kernels_ref(), &o, positions, 35, want);
             o.activations = ACTIVATIONS_BF16;
-            o.weights = kinds[w];
-            prefill_on(tables[n_tables - 1], &o, positions, 35, got);
-            double d = distance(got, want, n);
-            if (!(d > 0 && d < 0.015)) fail_msg("%s: %.3g", dtype_name(kinds[w]), d);
+            for (uint32_t i = 0; i < n_tables; i++) {
+                prefill_on(tables[i], &o, positions, 35, i == 1 ? first : got);
+                double d = distance(i == 1 ? first : got, want, n);
+                if (!(d > 0 && d < 0.015))
+                    fail_msg("%s %s: %.3g", tables[i]->name, dtype_name(w), d);
+                if (i > 1) assert_same_bits(got, first, n, dtype_name(w));
+            }
+        }
+    free(want);
+    free(got);
+    free(first);
+}
+
+/* Tables that attend in bf16 where activations are rounded: queries and probabilities too then move by
+ * up to 2^-9 of themselves. */
+static void attention_in_bf16_stays_near_float_one(void **state) {
+    (void)state;
+    if (tables_are_cuda()) skip();
+    enum { N = 300 };
+    float *want = logits_of(N), *got = logits_of(N);
+    static const uint32_t dims[] = {16, 32, 48, 64};
+    for (size_t d = 0; d < ARRAY_LEN(dims); d++)
+        for (int orthros = 0; orthros < 2; orthros++) {
+            struct tiny_options o = tiny_defaults();
+            o.orthros = orthros;
+            o.window = 37;
+            o.head_dim = dims[d];
+            o.kv = DTYPE_BF16;
+            o.weights = DTYPE_BF16;
+            o.activations = ACTIVATIONS_BF16;
+            prefill_on(kernels_ref(), &o, N, 50, want);
+            for (uint32_t i = 1; i < n_tables; i++) {
+                prefill_on(tables[i], &o, N, 50, got);
+                double off = distance(got, want, (size_t)N * o.vocab);
+                if (!(off < 0.01)) fail_msg("%s, heads of %u: %.3g", tables[i]->name, dims[d], off);
+            }
         }
     free(want);
     free(got);
@@ -287,7 +316,7 @@ static void rounded_rows_do_not_depend_on_company(void **state) {
     (void)state;
     for (enum dtype w = DTYPE_Q8_0; w < DTYPE_COUNT; w++) {
         struct tiny_options o = tiny_defaults();
-        o.activations = tiny_rounded();
+        o.activations = w % 2 ? ACTIVATIONS_BF16 : tiny_rounded();
         o.weights = w;
         o.orthros = w == DTYPE_Q4_0 || w == DTYPE_Q5_K;
         o.window = 20;
@@ -448,6 +477,7 @@ int main(void) {
         cmocka_unit_test(fast_tables_match_ref_in_orthros_models),
         cmocka_unit_test(fast_tables_match_ref_in_msar_models),
         cmocka_unit_test(fast_tables_match_ref_with_rounded_kv),
+        cmocka_unit_test(attention_in_bf16_stays_near_float_one),
         cmocka_unit_test(int8_kv_stays_near_float_kv),
         cmocka_unit_test(int8_activations_stay_near_float_ones),
         cmocka_unit_test(bf16_activations_stay_near_float_ones),

@@ -13,7 +13,7 @@
 static struct {
     const char *name;
     const struct cpu_ops *ops;
-} tables[4];
+} tables[5];
 static uint32_t n_tables;
 static char what_text[64];
 
@@ -46,11 +46,23 @@ struct problem {
     float *x, *sums, *scales;
     int8_t *q;
     int32_t *qsums;
+    uint16_t *bf16;
     size_t ldx, ldsums;
 };
 
-static struct problem make_problem_for(const struct cpu_ops *ops, bool int8, enum dtype dtype,
-                                       uint32_t rows, uint32_t cols, uint32_t n_x) {
+/* What loading does for tables that do not round weights as they use them. */
+static void round_source(struct problem *p) {
+    size_t n = (size_t)p->m.rows * p->m.cols;
+    uint16_t *rounded = malloc(n * sizeof *rounded);
+    dtype_from_f32(DTYPE_BF16, p->wide, n, rounded);
+    free((void *)(uintptr_t)p->src.data);
+    p->src.data = rounded;
+    p->src.dtype = p->m.dtype = DTYPE_BF16;
+}
+
+static struct problem make_problem_for(const struct cpu_ops *ops, enum activations activations,
+                                       enum dtype dtype, uint32_t rows, uint32_t cols,
+                                       uint32_t n_x) {
     struct problem p = {.src = {.dtype = dtype, .rows = rows, .cols = cols}};
     struct rng rng;
     rng_seed(&rng, rows * 1000 + cols + dtype);
@@ -63,7 +75,9 @@ static struct problem make_problem_for(const struct cpu_ops *ops, bool int8, enu
     dtype_to_f32(dtype, stored, n, p.wide);
     p.src.data = stored;
     p.m = (struct matrix){.dtype = dtype, .rows = rows, .cols = cols};
-    p.m.int8 = int8;
+    bool int8 = p.m.int8 = activations == ACTIVATIONS_INT8;
+    p.m.bf16 = activations == ACTIVATIONS_BF16;
+    if (p.m.bf16 && !ops->tiles) round_source(&p);
     size_t bytes = ops->matrix_bytes(&p.m);
     p.m.data = aligned_alloc(64, align_up(bytes, 64));
     memset(p.m.data, 0, bytes);
@@ -75,10 +89,15 @@ static struct problem make_problem_for(const struct cpu_ops *ops, bool int8, enu
     p.scales = calloc(n_x * p.ldsums, sizeof(float));
     p.q = calloc(n_x, p.ldx);
     p.qsums = calloc(n_x * p.ldsums, sizeof(int32_t));
+    size_t tile_rows = align_up(n_x, 16);
+    p.bf16 = aligned_alloc(64, tile_rows * p.ldx * sizeof *p.bf16);
+    memset(p.bf16, 0xff, tile_rows * p.ldx * sizeof *p.bf16); /* NaN: rows that nobody made */
     for (uint32_t i = 0; i < n_x; i++) {
         for (uint32_t k = 0; k < cols; k++)
             p.x[i * p.ldx + k] = rng_normal(&rng);
-        if (int8)
+        if (p.m.bf16)
+            ops->narrow(p.x + i * p.ldx, (uint32_t)p.ldsums, p.bf16, i);
+        else if (int8)
             ops->quantise(p.x + i * p.ldx, (uint32_t)p.ldsums, p.q + i * p.ldx,
                           p.scales + i * p.ldsums, p.qsums + i * p.ldsums, p.sums + i * p.ldsums);
         else
@@ -89,7 +108,7 @@ static struct problem make_problem_for(const struct cpu_ops *ops, bool int8, enu
 
 static struct problem make_problem(const struct cpu_ops *ops, enum dtype dtype, uint32_t rows,
                                    uint32_t cols, uint32_t n_x) {
-    return make_problem_for(ops, false, dtype, rows, cols, n_x);
+    return make_problem_for(ops, ACTIVATIONS_F32, dtype, rows, cols, n_x);
 }
 
 static void free_problem(struct problem *p) {
@@ -101,12 +120,13 @@ static void free_problem(struct problem *p) {
     free(p->scales);
     free(p->q);
     free(p->qsums);
+    free(p->bf16);
 }
 
 /* y [n_x][rows rounded up to GROUP], rows `row0 .. row0 + n - 1` of x in one call. */
 static void multiply(const struct cpu_ops *ops, const struct problem *p, uint32_t row0, uint32_t n,
                      float *y) {
-    static float acc[ROW_BLOCK][GROUP] __attribute__((aligned(64)));
+    static float acc[ROW_BLOCK_MAX][GROUP] __attribute__((aligned(64)));
     size_t ldy = align_up(p->m.rows, GROUP);
     struct gemm_rows in = {.x = p->x + row0 * p->ldx,
                            .ldx = p->ldx,
@@ -115,10 +135,14 @@ static void multiply(const struct cpu_ops *ops, const struct problem *p, uint32_
                            .q = p->q + row0 * p->ldx,
                            .scales = p->scales + row0 * p->ldsums,
                            .qsums = p->qsums + row0 * p->ldsums,
+                           .bf16 = p->bf16 + row0 * p->ldx,
                            .n_rows = n};
     for (uint32_t g = 0; g < ldy / GROUP; g++) {
         memset(acc, 0xff, sizeof acc); /* whatever was there before must not matter */
-        (p->m.int8 ? ops->gemm_int8 : ops->gemm_group)(&p->m, g, &in, acc);
+        (p->m.bf16   ? ops->gemm_bf16
+         : p->m.int8 ? ops->gemm_int8
+                     : ops->gemm_group)(&p->m, g, &in, acc);
+        if (ops->task_end) ops->task_end();
         for (uint32_t i = 0; i < n; i++)
             memcpy(y + (row0 + i) * ldy + g * GROUP, acc[i], sizeof acc[i]);
     }
@@ -269,13 +293,14 @@ static void int8_products_have_the_bits_of_ref(void **state) {
     enum { N = ROW_BLOCK };
     FOR_EACH_INT8_PROBLEM(d, s) {
         const uint32_t *shape = int8_shapes[s];
-        struct problem ref = make_problem_for(&cpu_ops_ref, true, d, shape[0], shape[1], N);
+        struct problem ref =
+            make_problem_for(&cpu_ops_ref, ACTIVATIONS_INT8, d, shape[0], shape[1], N);
         size_t n = N * align_up(shape[0], GROUP);
         float *expected = malloc(n * sizeof *expected), *y = malloc(n * sizeof *y);
         multiply(&cpu_ops_ref, &ref, 0, N, expected);
         for (current = 1; current < n_tables; current++) {
             const struct cpu_ops *ops = tables[current].ops;
-            struct problem p = make_problem_for(ops, true, d, shape[0], shape[1], N);
+            struct problem p = make_problem_for(ops, ACTIVATIONS_INT8, d, shape[0], shape[1], N);
             multiply(ops, &p, 0, N, y);
             assert_same_bits(y, expected, n, what(d));
             for (uint32_t i = 0, count = 1; i < N; i += count, count = count % 13 + 1)
@@ -289,14 +314,51 @@ static void int8_products_have_the_bits_of_ref(void **state) {
     }
 }
 
+/* ---- activations in bf16 ----------------------------------------------------------------------- */
+
+/* Every fast table has the same bits, in any company, and they are near the sums of the rounded
+ * numbers. Calls begin at multiples of 16 rows. */
+static void bf16_products_have_the_same_bits_everywhere(void **state) {
+    (void)state;
+    if (n_tables < 2) skip();
+    enum { N = 150 };
+    static const uint32_t counts[] = {1, 2, 7, 15, 16, 17, 31, 32, 33, 49, 64, 86};
+    FOR_EACH_PROBLEM(d, s) {
+        uint32_t rows = shapes[s][0], cols = shapes[s][1];
+        size_t ldy = align_up(rows, GROUP), n = N * ldy;
+        float *exact = malloc(n * sizeof *exact), *first = malloc(n * sizeof *first),
+              *y = malloc(n * sizeof *y);
+        for (current = 0; current < n_tables; current++) {
+            const struct cpu_ops *ops = tables[current].ops;
+            struct problem p = make_problem_for(ops, ACTIVATIONS_BF16, d, rows, cols, N);
+            float *all = current == 0 ? exact : current == 1 ? first : y;
+            if (ops->tiles) multiply(ops, &p, 0, N, all);
+            for (uint32_t i = 0; !ops->tiles && i < N; i += 32)
+                multiply(ops, &p, i, N - i < 32 ? N - i : 32, all);
+            if (current == 1)
+                for (size_t i = 0; i < n; i++)
+                    assert_true(fabsf(first[i] - exact[i]) <= 1e-4f);
+            if (current > 1) assert_same_bits(y, first, n, what(d));
+            for (size_t c = 0; current > 0 && c < ARRAY_LEN(counts); c++) {
+                multiply(ops, &p, 64, counts[c], y);
+                assert_same_bits(y + 64 * ldy, first + 64 * ldy, counts[c] * ldy, what(d));
+            }
+            free_problem(&p);
+        }
+        free(exact);
+        free(first);
+        free(y);
+    }
+}
+
 /* A quantised number is off by at most half a step of its block: max |x| / 254. */
 static void int8_products_are_near_the_exact_ones(void **state) {
     (void)state;
     current = 0;
     FOR_EACH_INT8_PROBLEM(d, s) {
         enum { N = 3 };
-        struct problem p =
-            make_problem_for(&cpu_ops_ref, true, d, int8_shapes[s][0], int8_shapes[s][1], N);
+        struct problem p = make_problem_for(&cpu_ops_ref, ACTIVATIONS_INT8, d, int8_shapes[s][0],
+                                            int8_shapes[s][1], N);
         size_t ldy = align_up(p.m.rows, GROUP);
         float *y = malloc(N * ldy * sizeof *y);
         multiply(&cpu_ops_ref, &p, 0, N, y);
@@ -325,7 +387,7 @@ static void int8_extremes_do_not_saturate(void **state) {
         for (int sign = -1; sign <= 1; sign += 2)
             for (current = 0; current < n_tables; current++) {
                 const struct cpu_ops *ops = tables[current].ops;
-                struct problem p = make_problem_for(ops, true, d, 32, 64, 2);
+                struct problem p = make_problem_for(ops, ACTIVATIONS_INT8, d, 32, 64, 2);
                 uint8_t *stored = (uint8_t *)(uintptr_t)p.src.data;
                 size_t block = dtype_row_bytes(d, GROUP), head = d == DTYPE_Q4_1 ? 4 : 2;
                 uint8_t worst = d == DTYPE_Q8_0 ? 0x80 : d == DTYPE_Q4_0 ? 0x00 : 0xff;
@@ -359,7 +421,7 @@ static void int8_extremes_of_read_only_types_do_not_saturate(void **state) {
             float expected[32], y[32];
             for (current = 0; current < n_tables; current++) {
                 const struct cpu_ops *ops = tables[current].ops;
-                struct problem p = make_problem_for(ops, true, d, 32, COLS, 1);
+                struct problem p = make_problem_for(ops, ACTIVATIONS_INT8, d, 32, COLS, 1);
                 uint8_t *stored = (uint8_t *)(uintptr_t)p.src.data;
                 size_t n = dtype_row_bytes(d, 32 * COLS),
                        block = dtype_row_bytes(d, dtype_block(d));
@@ -522,12 +584,14 @@ int main(void) {
     if (kernels_avx512()) add_table("avx512", &cpu_ops_avx512);
     if (kernels_avx512() && __builtin_cpu_supports("avx512vnni"))
         add_table("avx512 vnni", &cpu_ops_avx512_vnni);
+    if (kernels_amx()) add_table("amx", &cpu_ops_amx);
 #endif
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_match_double_sums),
         cmocka_unit_test(rows_have_the_same_bits_in_any_company),
         cmocka_unit_test(sums_follow_the_defined_order),
         cmocka_unit_test(packed_rows_read_back_exactly),
+        cmocka_unit_test(bf16_products_have_the_same_bits_everywhere),
         cmocka_unit_test(int8_products_have_the_bits_of_ref),
         cmocka_unit_test(int8_products_are_near_the_exact_ones),
         cmocka_unit_test(int8_extremes_do_not_saturate),

@@ -63,7 +63,7 @@ static void vectors_are_stored_as_defined_alike_in_every_table(void **state) {
     const uint32_t dims[] = {2, 6, 8, 16, 20, 48, 64, 128};
     for (size_t d = 0; d < ARRAY_LEN(dims); d++) {
         uint32_t n = dims[d];
-        struct tiny t[3];
+        struct tiny t[TABLES_MAX];
         for (uint32_t i = 0; i < n_tables; i++)
             t[i] = open_int8(tables[i], n);
         struct rng rng;

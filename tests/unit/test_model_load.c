@@ -665,8 +665,8 @@ static void window_gives_a_plain_model_two_streams(void **state) {
     assert_string_equal(model_info(m)->activations, "int8");
     model_destroy(m);
     m = load(&(struct model_options){.path = path, .dtype = "q8_0", .activations = "auto"});
-    assert_int_equal(device_of(m)->shape.activations, ACTIVATIONS_F32);
-    assert_string_equal(model_info(m)->activations, "f32");
+    assert_int_equal(device_of(m)->shape.activations, ACTIVATIONS_INT8);
+    assert_string_equal(model_info(m)->activations, "int8");
     model_destroy(m);
     m = load(&(struct model_options){.path = path, .dtype = "bf16"});
     assert_true(model_info(m)->fingerprint != model_info(plain)->fingerprint);
@@ -676,6 +676,31 @@ static void window_gives_a_plain_model_two_streams(void **state) {
                  "activations: \"int4\"");
     snprintf(path, sizeof path, "%s", golden_path("llama-orthros-standard-none"));
     refused_with(&(struct model_options){.path = path, .window = 32}, "window: 32");
+}
+
+/* What "auto" means, for every type of matrix and every table. */
+static void activations_follow_the_weights(void **state) {
+    (void)state;
+    enum { F32 = 1 << ACTIVATIONS_F32, BF16 = 1 << ACTIVATIONS_BF16, INT8 = 1 << ACTIVATIONS_INT8 };
+    static const unsigned tables[] = {F32, F32 | BF16, F32 | INT8, F32 | BF16 | INT8};
+    for (size_t i = 0; i < ARRAY_LEN(tables); i++)
+        for (int d = 0; d < DTYPE_COUNT; d++)
+            for (int other = 0; other < DTYPE_COUNT; other++) {
+                struct kernels kernels = {.name = "some", .activations = tables[i]};
+                uint64_t bytes[DTYPE_COUNT] = {0};
+                bytes[d] = 1, bytes[other] += 1000;
+                bool blocks = d >= DTYPE_Q8_0 || other >= DTYPE_Q8_0;
+                bool narrow = d != DTYPE_F32 || other != DTYPE_F32;
+                enum activations want = blocks && tables[i] & INT8   ? ACTIVATIONS_INT8
+                                        : narrow && tables[i] & BF16 ? ACTIVATIONS_BF16
+                                                                     : ACTIVATIONS_F32;
+                enum activations got = ACTIVATIONS_COUNT;
+                struct err err = {0};
+                assert_int_equal(model_choose_activations(NULL, &kernels, bytes, &got, &err), OK);
+                assert_int_equal(got, want);
+                assert_int_equal(model_choose_activations("f32", &kernels, bytes, &got, &err), OK);
+                assert_int_equal(got, ACTIVATIONS_F32);
+            }
 }
 
 static void names_threads_and_progress(void **state) {
@@ -858,6 +883,7 @@ int main(void) {
         cmocka_unit_test(S11_05_tied_output_head),
         cmocka_unit_test(S11_07_embedding_larger_than_the_tokenizer),
         cmocka_unit_test(window_gives_a_plain_model_two_streams),
+        cmocka_unit_test(activations_follow_the_weights),
         cmocka_unit_test(names_threads_and_progress),
         cmocka_unit_test(processor_quotas_are_read),
         cmocka_unit_test(a_file_cut_while_loading_is_an_error),

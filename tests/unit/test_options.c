@@ -206,7 +206,7 @@ static void bad_values_are_refused_by_name_and_range(void **state) {
         {"serve --model m --dtype f32|bf16", "--dtype", "auto|f32|bf16|f16|q8_0|q4_0"},
         {"serve --model m --activations fp8", "--activations", "auto|f32|bf16|int8"},
         {"serve --model m --backend gpu", "--backend", "auto|cpu|cuda"},
-        {"serve --model m --cpu-table sse", "--cpu-table", "auto|ref|avx2|avx512"},
+        {"serve --model m --cpu-table sse", "--cpu-table", "auto|ref|avx2|avx512|amx"},
         {"serve --model m --drafts ngrams", "--drafts",
          "auto, off, ngram, or a whole number from 2 to 64"},
         {"serve --model m --drafts 65", "--drafts", "from 2 to 64"},

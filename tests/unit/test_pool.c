@@ -1,5 +1,9 @@
 /* The worker pool: every task once, nothing lost between spinning and parking, idle costs nothing. */
+#include <dirent.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -95,6 +99,90 @@ static void idle_workers_take_no_processor_time(void **state) {
     pool_destroy(pool);
 }
 
+/* ---- processors -------------------------------------------------------------------------------- */
+
+enum { THREADS_SEEN = 64 };
+
+/* Masks of all threads of this process, in the order of their making. */
+static uint32_t masks_of_threads(cpu_set_t out[THREADS_SEEN]) {
+    int ids[THREADS_SEEN];
+    uint32_t n = 0;
+    DIR *dir = opendir("/proc/self/task");
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir)) && n < THREADS_SEEN;)
+        if (entry->d_name[0] != '.') ids[n++] = (int)strtol(entry->d_name, NULL, 10);
+    closedir(dir);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = i; k > 0 && ids[k] < ids[k - 1]; k--) {
+            int id = ids[k];
+            ids[k] = ids[k - 1], ids[k - 1] = id;
+        }
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(sched_getaffinity(ids[i], sizeof out[i], &out[i]), 0);
+    return n;
+}
+
+static bool is_only(const cpu_set_t *set, int cpu) {
+    return CPU_COUNT(set) == 1 && CPU_ISSET((size_t)cpu, set);
+}
+
+static int nth_cpu(const cpu_set_t *set, uint32_t n) {
+    n %= (uint32_t)CPU_COUNT(set);
+    for (int cpu = 0;; cpu++)
+        if (CPU_ISSET((size_t)cpu, set) && n-- == 0) return cpu;
+}
+
+static void unpinned_threads_may_run_anywhere(void **state) {
+    (void)state;
+    static struct count c;
+    c.n_threads = 3;
+    cpu_set_t own, masks[THREADS_SEEN];
+    assert_int_equal(sched_getaffinity(0, sizeof own, &own), 0);
+    struct pool *pool = pool_of(3);
+    pool_run(pool, count_task, &c, 8);
+    uint32_t n = masks_of_threads(masks);
+    assert_true(n >= 3);
+    for (uint32_t i = 0; i < n; i++)
+        assert_true(CPU_EQUAL(&masks[i], &own));
+    pool_destroy(pool);
+}
+
+/* The owner is a thread of this test, since it stays where it was put. */
+static void *run_pinned(void *arg) {
+    const cpu_set_t *own = arg;
+    static struct count c;
+    cpu_set_t masks[THREADS_SEEN];
+    c.n_threads = 3;
+    struct pool *pool = pool_of(3);
+    pool_pin(pool);
+    for (uint32_t round = 0; round < 20; round++)
+        pool_run(pool, count_task, &c, 8);
+    for (uint32_t t = 0; t < 8; t++)
+        assert_int_equal(atomic_load(&c.runs[t]), 20);
+    uint32_t n = masks_of_threads(masks); /* the main thread, this one, two workers */
+    assert_true(n >= 4);
+    assert_true(CPU_EQUAL(&masks[0], own));
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(is_only(&masks[n - 3 + i], nth_cpu(own, i)));
+
+    /* What a pinned thread makes is not pinned with it. */
+    struct pool *other = pool_of(2);
+    n = masks_of_threads(masks);
+    assert_true(CPU_EQUAL(&masks[n - 1], own));
+    pool_destroy(other);
+    pool_destroy(pool);
+    return NULL;
+}
+
+static void pinned_threads_have_a_processor_each(void **state) {
+    (void)state;
+    pthread_t owner;
+    cpu_set_t own;
+    assert_int_equal(sched_getaffinity(0, sizeof own, &own), 0);
+    assert_int_equal(pthread_create(&owner, NULL, run_pinned, &own), 0);
+    pthread_join(owner, NULL);
+}
+
 static void thread_counts_out_of_range_are_refused(void **state) {
     (void)state;
     struct pool *pool = NULL;
@@ -111,6 +199,8 @@ int main(void) {
         cmocka_unit_test(each_task_runs_exactly_once),
         cmocka_unit_test(workers_wake_from_their_park),
         cmocka_unit_test(idle_workers_take_no_processor_time),
+        cmocka_unit_test(unpinned_threads_may_run_anywhere),
+        cmocka_unit_test(pinned_threads_have_a_processor_each),
         cmocka_unit_test(thread_counts_out_of_range_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
