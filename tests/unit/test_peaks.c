@@ -4,22 +4,21 @@
 
 enum { LONGEST = 100, SEQUENCE = 8, PERIOD = 150 };
 
-static const struct cpu_ops *const fast_ops[] = {
-    &cpu_ops_ref,
-#if defined(__x86_64__)
-    &cpu_ops_avx2,
-    &cpu_ops_avx512,
-#endif
-};
+/* Those of the tables that this machine has. */
+static const struct cpu_ops *ops[3];
+static uint32_t n_ops;
 
-/* ops of tables that this machine has. */
-static uint32_t n_ops(void) {
-    return n_tables;
+static void find_ops(void) {
+    ops[n_ops++] = &cpu_ops_ref;
+#if defined(__x86_64__)
+    if (kernels_avx2()) ops[n_ops++] = &cpu_ops_avx2;
+    if (kernels_avx512()) ops[n_ops++] = &cpu_ops_avx512;
+#endif
 }
 
 /* ---- the operation ---------------------------------------------------------------------------- */
 
-static void check_peak(const struct cpu_ops *ops, const float *z, uint32_t n) {
+static void check_peak(const struct cpu_ops *table, const float *z, uint32_t n) {
     bool finite = true;
     uint32_t want = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -27,7 +26,7 @@ static void check_peak(const struct cpu_ops *ops, const float *z, uint32_t n) {
         if (z[i] > z[want]) want = i;
     }
     float most = -1;
-    uint32_t at = ops->peak(z, n, &most);
+    uint32_t at = table->peak(z, n, &most);
     assert_true(finite == !isnan(most));
     if (!finite) return;
     assert_true(most == z[want]);
@@ -38,7 +37,7 @@ static void check_peak(const struct cpu_ops *ops, const float *z, uint32_t n) {
 static void peak_is_the_lowest_of_the_largest(void **state) {
     (void)state;
     const float values[] = {-3.4e38f, -1, -0.0f, 0, 1e-45f, 2, 3.4e38f};
-    for (uint32_t o = 0; o < n_ops(); o++) {
+    for (uint32_t o = 0; o < n_ops; o++) {
         struct rng rng;
         rng_seed(&rng, 9);
         for (uint32_t n = 1; n <= LONGEST; n++)
@@ -49,7 +48,7 @@ static void peak_is_the_lowest_of_the_largest(void **state) {
                     z[i] = values[rng_below(&rng, kinds)];
                 for (uint32_t i = n; i < n + 16; i++)
                     z[i] = round % 2 ? INFINITY : NAN;
-                check_peak(fast_ops[o], z, n);
+                check_peak(ops[o], z, n);
             }
     }
 }
@@ -57,7 +56,7 @@ static void peak_is_the_lowest_of_the_largest(void **state) {
 static void peak_tells_what_is_not_finite(void **state) {
     (void)state;
     const float broken[] = {NAN, -NAN, INFINITY, -INFINITY};
-    for (uint32_t o = 0; o < n_ops(); o++)
+    for (uint32_t o = 0; o < n_ops; o++)
         for (uint32_t n = 1; n <= LONGEST; n++)
             for (uint32_t at = 0; at < n; at++)
                 for (size_t b = 0; b < ARRAY_LEN(broken); b++) {
@@ -65,7 +64,7 @@ static void peak_tells_what_is_not_finite(void **state) {
                     for (uint32_t i = 0; i < n; i++)
                         z[i] = (float)i;
                     z[at] = broken[b];
-                    check_peak(fast_ops[o], z, n);
+                    check_peak(ops[o], z, n);
                 }
 }
 
@@ -187,6 +186,7 @@ static void a_row_that_is_not_finite_fails(void **state) {
 
 int main(void) {
     tables_find();
+    find_ops();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peak_is_the_lowest_of_the_largest),
         cmocka_unit_test(peak_tells_what_is_not_finite),
