@@ -2,29 +2,28 @@
  * bits: int8_avx2.c. A step of 32 numbers is one product of half depth, an exact integer:
  *
  *   16 rows x 32 columns   tile A [16][32] q of x     B [8][16 columns x 4] twice, C two i32 tiles
- *   a run of 4 steps       products into the first-level cache; then, row by row,
- *                          acc = fma((float)C * scale, d, acc), with minima fma(m, sums, acc)
+ *   products               into the first-level cache, one tile of rows ahead of
+ *   float steps            acc = fma((float)C * scale, d, acc), with minima fma(m, sums, acc)
  *
  * The float steps take four operations for 16 outputs, twice what their product takes, so they
- * bound it; sums stay in registers over a run. Few rows, and the types that are only read, are
- * vpdpbusd's. */
+ * bound it. Sums stay in memory: in registers over several steps the products' buffers grow, and the
+ * processor takes reads for ones of stores 4096 bytes apart (measured: 8 % slower). Few rows, and the
+ * types that are only read, are vpdpbusd's. */
 #include <string.h>
 
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/pack_avx2.h"
 
 enum {
-    RUN = 4,               /* steps */
-    TILE = 16,             /* rows */
-    FEW = 6,               /* rows, at most, that vpdpbusd takes */
-    TOGETHER = TILE / RUN, /* rows of the float steps */
+    TILE = 16, /* rows */
+    FEW = 6,   /* rows, at most, that vpdpbusd takes */
     PREFETCH_BYTES = 4096,
 };
 
-/* A run of steps as the products and the float steps want it. */
-struct run {
-    int8_t w[RUN][8][2 * 64]; /* q8_0: not used, the stream has it so */
-    float d[RUN][GROUP], m[RUN][GROUP];
+/* A step as the products and the float steps want it. */
+struct step {
+    int8_t w[8][2 * 64]; /* q8_0: not used, the stream has it so */
+    float d[GROUP], m[GROUP];
 };
 
 static inline __m512 f16_at(const uint8_t *p) {
@@ -49,49 +48,34 @@ static inline void expand_nibbles(const uint8_t *step, __m512i table, int8_t (*w
         }
 }
 
-static void fill_run(enum dtype dtype, const uint8_t *at, uint32_t n, struct run *run) {
+static void fill(enum dtype dtype, const uint8_t *at, struct step *step) {
     const __m128i plain = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m128i less_8 = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
     const __m512i table = _mm512_broadcast_i32x4(dtype == DTYPE_Q4_0 ? less_8 : plain);
     uint32_t bytes = pack_step_bytes(dtype), scales = pack_scales_at(dtype);
-    for (uint32_t i = 0; i < n; i++, at += bytes) {
-        for (uint32_t b = 0; b < bytes; b += 64)
-            _mm_prefetch((const char *)at + PREFETCH_BYTES + b, _MM_HINT_T0);
-        if (dtype != DTYPE_Q8_0) expand_nibbles(at, table, run->w[i]);
-        widen_f16(at + scales, run->d[i]);
-        if (dtype == DTYPE_Q4_1) widen_f16(at + scales + 64, run->m[i]);
-    }
+    for (uint32_t b = 0; b < bytes; b += 64)
+        _mm_prefetch((const char *)at + PREFETCH_BYTES + b, _MM_HINT_T0);
+    if (dtype != DTYPE_Q8_0) expand_nibbles(at, table, step->w);
+    widen_f16(at + scales, step->d);
+    if (dtype == DTYPE_Q4_1) widen_f16(at + scales + 64, step->m);
 }
 
 /* ---- products ---------------------------------------------------------------------------------- */
 
-/* A tile of rows in a run. */
-struct part {
-    const uint8_t *w; /* the run's first step */
-    size_t step_bytes;
-    const int8_t *q; /* its first row there */
-    uint32_t n;      /* steps */
-    bool whole;      /* 16 rows */
-    int32_t (*dots)[TILE][GROUP];
-};
+#define PRODUCT(C0, C1, A)              \
+    TILE_LOAD(A, q, ldx);               \
+    TILE_LOAD(6, w, 128);               \
+    TILE_LOAD(7, w + 64, 128);          \
+    TILE_ZERO(C0);                      \
+    TILE_INT8(C0, A, 6);                \
+    TILE_ZERO(C1);                      \
+    TILE_INT8(C1, A, 7);                \
+    TILE_STORE(C0, dots, sizeof *dots); \
+    TILE_STORE(C1, &dots[0][16], sizeof *dots);
 
-#define PRODUCT(C0, C1, A)                  \
-    TILE_LOAD(A, part->q + i * GROUP, ldx); \
-    TILE_LOAD(6, w, 128);                   \
-    TILE_LOAD(7, w + 64, 128);              \
-    TILE_ZERO(C0);                          \
-    TILE_INT8(C0, A, 6);                    \
-    TILE_ZERO(C1);                          \
-    TILE_INT8(C1, A, 7);                    \
-    TILE_STORE(C0, to, sizeof to[0]);       \
-    TILE_STORE(C1, &to[0][16], sizeof to[0]);
-
-/* dots[step i] of the part. */
-static inline void product(const struct part *part, uint32_t i, size_t ldx) {
-    if (i >= part->n) return;
-    const uint8_t *w = part->w + i * part->step_bytes;
-    int32_t(*to)[GROUP] = part->dots[i];
-    if (part->whole) {
+static inline void product(const uint8_t *w, const int8_t *q, size_t ldx, bool whole,
+                           int32_t (*dots)[GROUP]) {
+    if (whole) {
         PRODUCT(0, 1, 4)
     } else {
         PRODUCT(2, 3, 5)
@@ -100,92 +84,36 @@ static inline void product(const struct part *part, uint32_t i, size_t ldx) {
 
 /* ---- float steps ------------------------------------------------------------------------------- */
 
-#define ROW_BEGIN(i)                                                   \
-    const float *scale##i = in->scales + (row + (i)) * in->ldsums + s, \
-                *sum##i = in->sums + (row + (i)) * in->ldsums + s;     \
-    __m512 a##i = _mm512_load_ps(acc[row + (i)]), b##i = _mm512_load_ps(acc[row + (i)] + 16);
-#define ROW_STEP(i)                                                               \
-    {                                                                             \
-        __m512 scale = _mm512_set1_ps(scale##i[k]);                               \
-        __m512 u = _mm512_cvtepi32_ps(_mm512_load_si512(dots[k][at + (i)]));      \
-        __m512 v = _mm512_cvtepi32_ps(_mm512_load_si512(dots[k][at + (i)] + 16)); \
-        a##i = _mm512_fmadd_ps(_mm512_mul_ps(u, scale), d0, a##i);                \
-        b##i = _mm512_fmadd_ps(_mm512_mul_ps(v, scale), d1, b##i);                \
-        if (minima) {                                                             \
-            __m512 sum = _mm512_set1_ps(sum##i[k]);                               \
-            a##i = _mm512_fmadd_ps(m0, sum, a##i);                                \
-            b##i = _mm512_fmadd_ps(m1, sum, b##i);                                \
-        }                                                                         \
+/* Step s of rows row .. row + n - 1. */
+#define DEFINE_FLOATS(NAME, MINIMA)                                                               \
+    static void NAME(const struct step *step, int32_t(*dots)[GROUP], uint32_t s, uint32_t n,      \
+                     const struct gemm_rows *in, uint32_t row, float(*acc)[GROUP]) {              \
+        __m512 d0 = _mm512_load_ps(step->d), d1 = _mm512_load_ps(step->d + 16), m0 = d0, m1 = d1; \
+        if (MINIMA) m0 = _mm512_load_ps(step->m), m1 = _mm512_load_ps(step->m + 16);              \
+        const float *scales = in->scales + row * in->ldsums + s;                                  \
+        const float *sums = in->sums + row * in->ldsums + s;                                      \
+        acc += row;                                                                               \
+        _Pragma("GCC unroll 4") for (uint32_t i = 0; i < n;                                       \
+                                     i++, scales += in->ldsums, sums += in->ldsums) {             \
+            __m512 scale = _mm512_set1_ps(*scales);                                               \
+            __m512 u = _mm512_cvtepi32_ps(_mm512_load_si512(dots[i]));                            \
+            __m512 v = _mm512_cvtepi32_ps(_mm512_load_si512(dots[i] + 16));                       \
+            __m512 a = _mm512_fmadd_ps(_mm512_mul_ps(u, scale), d0, _mm512_load_ps(acc[i]));      \
+            __m512 b = _mm512_fmadd_ps(_mm512_mul_ps(v, scale), d1, _mm512_load_ps(acc[i] + 16)); \
+            if (MINIMA) {                                                                         \
+                __m512 sum = _mm512_set1_ps(*sums);                                               \
+                a = _mm512_fmadd_ps(m0, sum, a);                                                  \
+                b = _mm512_fmadd_ps(m1, sum, b);                                                  \
+            }                                                                                     \
+            _mm512_store_ps(acc[i], a);                                                           \
+            _mm512_store_ps(acc[i] + 16, b);                                                      \
+        }                                                                                         \
     }
-#define ROW_END(i)                         \
-    _mm512_store_ps(acc[row + (i)], a##i); \
-    _mm512_store_ps(acc[row + (i)] + 16, b##i);
-
-/* Rows row .. row + R - 1, which are `at` .. of their tile; steps s .. s + n - 1. */
-#define DEFINE_FLOATS(NAME, R, REPEAT, MINIMA)                                                   \
-    static void NAME##_##R(const struct run *run, int32_t(*dots)[TILE][GROUP], uint32_t at,      \
-                           uint32_t s, uint32_t n, const struct gemm_rows *in, uint32_t row,     \
-                           float(*acc)[GROUP]) {                                                 \
-        const bool minima = MINIMA;                                                              \
-        REPEAT(ROW_BEGIN)                                                                        \
-        for (uint32_t k = 0; k < n; k++) {                                                       \
-            __m512 d0 = _mm512_load_ps(run->d[k]), d1 = _mm512_load_ps(run->d[k] + 16), m0 = d0, \
-                   m1 = d1;                                                                      \
-            if (minima) m0 = _mm512_load_ps(run->m[k]), m1 = _mm512_load_ps(run->m[k] + 16);     \
-            REPEAT(ROW_STEP)                                                                     \
-        }                                                                                        \
-        REPEAT(ROW_END)                                                                          \
-    }
-#define DEFINE_ALL_FLOATS(NAME, MINIMA)           \
-    DEFINE_FLOATS(NAME, 1, AVX2_REPEAT_1, MINIMA) \
-    DEFINE_FLOATS(NAME, 2, AVX2_REPEAT_2, MINIMA) \
-    DEFINE_FLOATS(NAME, 3, AVX2_REPEAT_3, MINIMA) \
-    DEFINE_FLOATS(NAME, 4, AVX2_REPEAT_4, MINIMA)
-DEFINE_ALL_FLOATS(plain, false)
-DEFINE_ALL_FLOATS(minima, true)
-
-typedef void (*floats_fn)(const struct run *run, int32_t (*dots)[TILE][GROUP], uint32_t at,
-                          uint32_t s, uint32_t n, const struct gemm_rows *in, uint32_t row,
-                          float (*acc)[GROUP]);
-static const floats_fn floats[2][TOGETHER + 1] = {
-    {NULL, plain_1, plain_2, plain_3, plain_4},
-    {NULL, minima_1, minima_2, minima_3, minima_4},
-};
-
-/* ---- */
+DEFINE_FLOATS(floats_plain, false)
+DEFINE_FLOATS(floats_minima, true)
 
 static bool has_products(enum dtype dtype) {
     return dtype == DTYPE_Q8_0 || dtype == DTYPE_Q4_0 || dtype == DTYPE_Q4_1;
-}
-
-/* A walk over the parts: runs ascending, and in a run all rows. The products of the next part are
- * mixed with the float steps of the one before, since they keep different units busy. */
-struct walk {
-    struct run run[2];
-    int32_t dots[2][RUN][TILE][GROUP];
-    const struct matrix *m;
-    const struct gemm_rows *in;
-    const uint8_t *at; /* its group's first step */
-    uint32_t s, n_steps, row, index;
-};
-
-/* The next part; n = 0 behind the last. */
-static struct part walk_next(struct walk *w) {
-    struct part part = {.dots = w->dots[w->index++ % 2]};
-    if (w->row >= w->in->n_rows) w->s += RUN, w->row = 0;
-    if (w->s >= w->n_steps) return part;
-    struct run *run = &w->run[w->s / RUN % 2];
-    uint32_t bytes = pack_step_bytes(w->m->dtype);
-    bool as_it_lies = w->m->dtype == DTYPE_Q8_0;
-    const uint8_t *at = w->at + (size_t)w->s * bytes;
-    part.n = w->n_steps - w->s < RUN ? w->n_steps - w->s : RUN;
-    if (w->row == 0) fill_run(w->m->dtype, at, part.n, run);
-    part.w = as_it_lies ? at : (const uint8_t *)run->w;
-    part.step_bytes = as_it_lies ? bytes : sizeof run->w[0];
-    part.q = w->in->q + w->row * w->in->ldx + (size_t)w->s * GROUP;
-    part.whole = w->in->n_rows - w->row >= TILE;
-    w->row += TILE;
-    return part;
 }
 
 void amx_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
@@ -194,27 +122,29 @@ void amx_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_row
         avx512_gemm_int8(m, group, in, acc);
         return;
     }
-    struct walk w __attribute__((aligned(MEMORY_ALIGN)));
-    w.m = m, w.in = in, w.n_steps = m->cols / GROUP, w.s = w.row = w.index = 0;
-    w.at = (const uint8_t *)m->data + group * m->group_bytes;
-    const floats_fn *rows = floats[block_has_minima(m->dtype)];
+    int32_t dots[2][TILE][GROUP] __attribute__((aligned(4096)));
+    struct step steps[2] __attribute__((aligned(MEMORY_ALIGN)));
+    const uint8_t *at = (const uint8_t *)m->data + group * m->group_bytes;
+    uint32_t n_steps = m->cols / GROUP, bytes = pack_step_bytes(m->dtype);
+    bool minima = block_has_minima(m->dtype), as_it_lies = m->dtype == DTYPE_Q8_0;
     uint32_t rest = in->n_rows % TILE;
     amx_configure(AMX_INT8, TILE, rest ? rest : TILE);
     memset(acc, 0, in->n_rows * sizeof *acc);
-    struct part part = walk_next(&w);
-    for (uint32_t i = 0; i < RUN; i++)
-        product(&part, i, in->ldx);
-    while (part.n > 0) {
-        uint32_t s = w.s, row = w.row - TILE, end = part.whole ? TILE : rest;
-        const struct run *run = &w.run[s / RUN % 2];
-        struct part next = walk_next(&w);
-        for (uint32_t i = 0; i < RUN; i++) {
-            product(&next, i, in->ldx);
-            uint32_t first = i * TOGETHER;
-            if (first >= end) continue;
-            uint32_t n = end - first < TOGETHER ? end - first : TOGETHER;
-            rows[n](run, part.dots, first, s, part.n, in, row + first, acc);
+    uint32_t s = 0, row = 0, index = 0; /* of the float steps; the products are one tile ahead */
+    fill(m->dtype, at, &steps[0]);
+    product(as_it_lies ? at : (const uint8_t *)steps[0].w, in->q, in->ldx, in->n_rows >= TILE,
+            dots[0]);
+    while (s < n_steps) {
+        uint32_t n = in->n_rows - row < TILE ? in->n_rows - row : TILE, s2 = s, row2 = row + n;
+        if (row2 == in->n_rows) {
+            s2++, row2 = 0;
+            if (s2 < n_steps) fill(m->dtype, at + (size_t)s2 * bytes, &steps[s2 % 2]);
         }
-        part = next;
+        if (s2 < n_steps)
+            product(as_it_lies ? at + (size_t)s2 * bytes : (const uint8_t *)steps[s2 % 2].w,
+                    in->q + row2 * in->ldx + (size_t)s2 * GROUP, in->ldx, in->n_rows - row2 >= TILE,
+                    dots[(index + 1) % 2]);
+        (minima ? floats_minima : floats_plain)(&steps[s % 2], dots[index % 2], s, n, in, row, acc);
+        s = s2, row = row2, index++;
     }
 }

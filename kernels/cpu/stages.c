@@ -114,7 +114,7 @@ static void multiply(const struct device *dev, const struct matrix *w, uint32_t 
 static void gemm_columns(struct gemm_phase *phase, const struct gemm_job *job, uint32_t row0,
                          uint32_t n_rows, uint32_t group) {
     struct device *dev = phase->dev;
-    float acc[ROW_BLOCK_MAX][GROUP] __attribute__((aligned(MEMORY_ALIGN)));
+    float acc[ROW_BLOCK_MAX][GROUP] __attribute__((aligned(4096))); /* int8_amx.c */
     struct gemm_rows in = {.x = job->x + row0 * job->ldx,
                            .ldx = job->ldx,
                            .sums = dev->sums + row0 * dev->ld_sums,
