@@ -33,6 +33,7 @@ from over_http import over_http
 from sides import LlamaCpp, arithmetics
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BUSY = 0.75  # processes of others, on average: more of them and the report says so
 
 # What each group runs, and how it is told where it has a table of its own.
 GROUPS = {"prefill": (prefill, None), "decode": (decode, None), "batch": (batch, batch_markdown),
@@ -45,6 +46,10 @@ def markdown(report):
     yield (f"{report['cpu']}, {args['threads']} threads of {os.cpu_count()} cores; load average "
            f"{report['load_before'][0]:.1f} before, {report['load_after'][0]:.1f} after. Model {report['model']}, "
            f"commit {report['commit']}. Median (least-most) of the rounds. Best peaks of this run:")
+    if max(report["load_before"][0], report["load_after"][0] - args["threads"]) > BUSY:
+        yield ""
+        yield ("**Others were busy here during the run.** Threads that wait for each other lose most by it: read "
+               "neither speeds nor ratios.")
     yield ""
     yield "| arithmetic | memory GB/s | products GFLOP/s |"
     yield "|---|---|---|"

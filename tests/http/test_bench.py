@@ -277,6 +277,16 @@ def test_a_report_compares_each_arithmetic_in_turns(tmp_path):
     assert turns == ["avx512", "avx2", "llama"] * (2 * 3 + 2)
 
 
+def test_a_report_of_a_busy_machine_says_so(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests/bench"))
+    import bench as script
+    report = {"cpu": "fake", "model": "m", "commit": "c", "arguments": {"threads": 2}, "peaks": {}, "missing": {},
+              "rows": []}
+    for before, after, busy in (0.3, 2.2, False), (1.5, 2.0, True), (0.1, 3.5, True):
+        text = "\n".join(script.markdown(report | {"load_before": [before], "load_after": [after]}))
+        assert ("Others were busy" in text) == busy
+
+
 def test_a_report_prices_drafts_in_steps(tmp_path):
     report, _, text = report_of(tmp_path, "--groups", "drafts", "--tables", "avx512", "--arithmetic", "f32", "--rounds", 1,
                                 "--draft-dtypes", "bf16", "--blocks", "2,8", "--block-accept", "0,3",
