@@ -40,7 +40,7 @@ struct bench {
     const struct plan *plan;
     const struct kernels *table;
     enum activations activations;
-    struct peaks peaks;
+    struct limits peaks;
     struct bench_device device;
 };
 
@@ -80,7 +80,7 @@ void measure(void (*fn)(void *arg, uint32_t part), void *arg, uint32_t n_parts, 
     out->median_us = samples[n_samples / 2];
 }
 
-void result_limit(struct result *r, const struct peaks *peaks) {
+void result_limit(struct result *r, const struct limits *peaks) {
     if (peaks->bytes_per_s == 0) return;
     double memory = r->bytes / peaks->bytes_per_s * 1e6;
     double products = r->flops / peaks->flops_per_s * 1e6;
@@ -383,7 +383,8 @@ static void bench_sample(struct bench *b) {
         for (uint32_t n = 1; n <= limits.n_slots; n *= 8) {
             struct result r = {.group = "sample", .dtype = "f32", .rows = n};
             snprintf(r.shape, sizeof r.shape, "%s", kinds[i].name);
-            r.bytes = 4.0 * VOCAB * n;
+            /* What a greedy draw reads is known from the head: it has no limit to speak of. */
+            r.bytes = kinds[i].rules.temperature > 0 ? 4.0 * VOCAB * n : 0;
             for (uint32_t slot = 0; slot < n; slot++)
                 b->table->slot_set(b->device.dev, slot, &kinds[i].rules);
             bench_device_begin(&b->device, n, 0, 1, 1, PICK_ACCEPT);

@@ -53,7 +53,7 @@ void bench_device_end(struct bench_device *d);
 
 /* ---- measuring -------------------------------------------------------------------------------- */
 
-struct peaks {
+struct limits { /* measured peaks */
     double bytes_per_s, flops_per_s;
 };
 
@@ -74,13 +74,13 @@ struct result {
 void measure(void (*fn)(void *arg, uint32_t part), void *arg, uint32_t n_parts, uint32_t ms,
              struct result *out);
 /* limit_us and memory_bound from bytes, flops and the peaks; untouched where those are unknown. */
-void result_limit(struct result *r, const struct peaks *peaks);
+void result_limit(struct result *r, const struct limits *peaks);
 
 /* ---- the report ------------------------------------------------------------------------------- */
 
 void report_begin(const struct plan *plan);
 void report_peaks(const struct plan *plan, const char *table, enum activations activations,
-                  const struct peaks *peaks);
+                  const struct limits *peaks);
 void report_result(const struct plan *plan, const struct result *r);
 void report_note(const struct plan *plan, const char *where, const char *why);
 void report_end(const struct plan *plan);

@@ -24,7 +24,7 @@ static void separate(void) {
 }
 
 void report_peaks(const struct plan *plan, const char *table, enum activations activations,
-                  const struct peaks *peaks) {
+                  const struct limits *peaks) {
     const char *name = activations_name(activations);
     if (plan->json) {
         separate();
