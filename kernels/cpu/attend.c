@@ -221,11 +221,6 @@ static void merge_parts(struct tile_walk *w, const struct attend_split *split) {
     }
 }
 
-static void scale_copy(float *to, const float *from, uint32_t n, float scale) {
-    for (uint32_t i = 0; i < n; i++)
-        to[i] = from[i] * scale;
-}
-
 static void take_rows(struct tile_walk *w, const struct attend_tile *t) {
     const struct device *dev = w->dev;
     const struct tile_scratch *s = &w->s;
@@ -235,7 +230,7 @@ static void take_rows(struct tile_walk *w, const struct attend_tile *t) {
     for (uint32_t i = 0; i < t->n_rows; i++) {
         uint32_t row = dev->order[t->first + i];
         for (uint32_t h = 0; h < dev->group; h++, w->n++) {
-            scale_copy(s->q + w->n * ep, dev->q + row * dev->ld_q + head + h * e, e, scale);
+            w->ops->scaled(s->q + w->n * ep, dev->q + row * dev->ld_q + head + h * e, e, scale);
             s->lo[w->n] = dev->row_lo[row];
             s->hi[w->n] = dev->row_hi[row];
             s->total[w->n] = 0;
@@ -251,7 +246,7 @@ static void give_rows(const struct tile_walk *w, const struct attend_tile *t) {
     for (uint32_t n = 0; n < w->n; n++) {
         uint32_t row = dev->order[t->first + n / dev->group];
         float *o = dev->o + row * dev->ld_q + head + n % dev->group * e;
-        scale_copy(o, w->s.out + n * ep, e, 1.0f / w->s.total[n]);
+        w->ops->scaled(o, w->s.out + n * ep, e, 1.0f / w->s.total[n]);
     }
 }
 

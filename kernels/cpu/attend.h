@@ -28,6 +28,8 @@ struct attend_ops {
     /* Scores lo .. hi - 1 into exp(score - maximum), *total = their sum; returns the maximum. What
      * lies around them is overwritten as far as the vectors reach. */
     float (*softmax)(float *scores, uint32_t lo, uint32_t hi, float *total);
+    /* to[i] = from[i] * scale; any n. */
+    void (*scaled)(float *to, const float *from, uint32_t n, float scale);
     /* (most, total, out [ep]) of a row takes in those of its next block. */
     void (*merge)(float *out, float *most, float *total, const float *part, float part_most,
                   float part_total, size_t ep);

@@ -306,10 +306,19 @@ void avx2_merge(float *out, float *most, float *total, const float *part, float 
     *total = *total * _mm256_cvtss_f32(a) + part_total * _mm256_cvtss_f32(b);
 }
 
+static void scaled(float *to, const float *from, uint32_t n, float by) {
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(to + i, _mm256_mul_ps(_mm256_loadu_ps(from + i), _mm256_set1_ps(by)));
+    for (; i < n; i++)
+        to[i] = from[i] * by;
+}
+
 static const struct attend_ops ops = {
     .rows_max = AVX2_TILE,
     .qk = {qk[KV_F32], qk[KV_BF16], qk[KV_Q8]},
     .pv = {pv[KV_F32], pv[KV_BF16], pv[KV_Q8]},
+    .scaled = scaled,
     .widen = widen,
     .scale = scale,
     .softmax = softmax,

@@ -167,11 +167,19 @@ static float softmax(float *s, uint32_t lo, uint32_t hi, float *total) {
     return most;
 }
 
-#define OPS(...)                                                                    \
-    {                                                                               \
-        .rows_max = ROWS_MAX, .qk = {qk[KV_F32], qk[KV_BF16], qk[KV_Q8]},           \
-        .pv = {pv[KV_F32], pv[KV_BF16], pv[KV_Q8]}, .widen = widen, .scale = scale, \
-        .softmax = softmax, .merge = avx2_merge, __VA_ARGS__                        \
+static void scaled(float *to, const float *from, uint32_t n, float by) {
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 some = lanes(i, 0, n);
+        _mm512_mask_storeu_ps(
+            to + i, some, _mm512_mul_ps(_mm512_maskz_loadu_ps(some, from + i), _mm512_set1_ps(by)));
+    }
+}
+
+#define OPS(...)                                                                      \
+    {                                                                                 \
+        .rows_max = ROWS_MAX, .qk = {qk[KV_F32], qk[KV_BF16], qk[KV_Q8]},             \
+        .pv = {pv[KV_F32], pv[KV_BF16], pv[KV_Q8]}, .scaled = scaled, .widen = widen, \
+        .scale = scale, .softmax = softmax, .merge = avx2_merge, __VA_ARGS__          \
     }
 static const struct attend_ops ops = OPS(.block = NULL);
 static const struct attend_ops ops_amx =

@@ -278,27 +278,6 @@ static inline uint32_t cpu_row_block(const struct device *dev) {
                                                                          : ROW_BLOCK;
 }
 
-/* cpu_ops' finish for n columns, to be compiled for each table. */
-static inline void finish_columns(float (*restrict acc)[GROUP], uint32_t n_rows, uint32_t n,
-                                  const float *restrict bias, bool add, float *restrict y,
-                                  size_t ldy) {
-    for (uint32_t i = 0; i < n_rows; i++, y += ldy)
-        for (uint32_t j = 0; j < n; j++) {
-            float sum = bias ? acc[i][j] + bias[j] : acc[i][j];
-            y[j] = add ? y[j] + sum : sum;
-        }
-}
-#define CPU_FINISH(NAME)                                                                         \
-    static void NAME(float(*acc)[GROUP], uint32_t n_rows, const float *bias, bool add, float *y, \
-                     size_t ldy) {                                                               \
-        if (bias)                                                                                \
-            finish_columns(acc, n_rows, GROUP, bias, add, y, ldy);                               \
-        else if (add)                                                                            \
-            finish_columns(acc, n_rows, GROUP, NULL, true, y, ldy);                              \
-        else                                                                                     \
-            finish_columns(acc, n_rows, GROUP, NULL, false, y, ldy);                             \
-    }
-
 static inline const struct matrix *cpu_weight(const struct device *dev, enum weight which,
                                               uint32_t layer) {
     return &dev->weights[(size_t)layer * WEIGHT_COUNT + which];
@@ -362,7 +341,9 @@ static inline uint16_t *cpu_kv_scales(const struct device *dev, void *head, bool
     return (uint16_t *)(void *)((char *)head + 2 * dev->value_bytes) + (v ? PAGE_TOKENS : 0);
 }
 
-/* ops_ref.c: cpu_ops' narrow in place. */
+/* ops_ref.c: cpu_ops' finish for n columns, and narrow in place. */
+void cpu_finish_columns(float (*acc)[GROUP], uint32_t n_rows, uint32_t n, const float *bias,
+                        bool add, float *y, size_t ldy);
 void cpu_narrow(float *x, uint32_t n_steps, uint16_t *rows, uint32_t row);
 
 /* weights.c */

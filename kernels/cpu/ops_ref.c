@@ -44,6 +44,15 @@ static void step_sums(const float *x, uint32_t n_steps, float *sums) {
     }
 }
 
+void cpu_finish_columns(float (*acc)[GROUP], uint32_t n_rows, uint32_t n, const float *bias,
+                        bool add, float *y, size_t ldy) {
+    for (uint32_t i = 0; i < n_rows; i++, y += ldy)
+        for (uint32_t j = 0; j < n; j++) {
+            float sum = bias ? acc[i][j] + bias[j] : acc[i][j];
+            y[j] = add ? y[j] + sum : sum;
+        }
+}
+
 void cpu_narrow(float *x, uint32_t n_steps, uint16_t *rows, uint32_t row) {
     (void)rows;
     (void)row;
@@ -315,7 +324,10 @@ static void attend_tile(struct device *dev, uint32_t layer, const struct attend_
             attend_row(dev, layer, dev->order[t->first + i], task->kv_head * dev->group + h, &s);
 }
 
-CPU_FINISH(finish)
+static void finish(float (*acc)[GROUP], uint32_t n_rows, const float *bias, bool add, float *y,
+                   size_t ldy) {
+    cpu_finish_columns(acc, n_rows, GROUP, bias, add, y, ldy);
+}
 
 static uint32_t peak(const float *z, uint32_t n, float *most) {
     uint32_t at = 0;

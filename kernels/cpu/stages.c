@@ -134,7 +134,7 @@ static void gemm_columns(struct gemm_phase *phase, const struct gemm_job *job, u
     if (n == GROUP)
         dev->ops->finish(acc, n_rows, bias, job->add, y, job->ldy);
     else
-        finish_columns(acc, n_rows, n, bias, job->add, y, job->ldy);
+        cpu_finish_columns(acc, n_rows, n, bias, job->add, y, job->ldy);
     for (uint32_t i = 0; job->peaks && i < n_rows; i++) /* no bias there: y is acc */
         cpu_note_peak(dev, row0 + i, group, acc[i], n);
     if (!job->up) return;
