@@ -85,29 +85,29 @@ static inline void product(const uint8_t *w, const int8_t *q, size_t ldx, bool w
 /* ---- float steps ------------------------------------------------------------------------------- */
 
 /* Step s of rows row .. row + n - 1. */
-#define DEFINE_FLOATS(NAME, MINIMA)                                                               \
-    static void NAME(const struct step *step, int32_t(*dots)[GROUP], uint32_t s, uint32_t n,      \
-                     const struct gemm_rows *in, uint32_t row, float(*acc)[GROUP]) {              \
-        __m512 d0 = _mm512_load_ps(step->d), d1 = _mm512_load_ps(step->d + 16), m0 = d0, m1 = d1; \
-        if (MINIMA) m0 = _mm512_load_ps(step->m), m1 = _mm512_load_ps(step->m + 16);              \
-        const float *scales = in->scales + row * in->ldsums + s;                                  \
-        const float *sums = in->sums + row * in->ldsums + s;                                      \
-        acc += row;                                                                               \
-        _Pragma("GCC unroll 4") for (uint32_t i = 0; i < n;                                       \
-                                     i++, scales += in->ldsums, sums += in->ldsums) {             \
-            __m512 scale = _mm512_set1_ps(*scales);                                               \
-            __m512 u = _mm512_cvtepi32_ps(_mm512_load_si512(dots[i]));                            \
-            __m512 v = _mm512_cvtepi32_ps(_mm512_load_si512(dots[i] + 16));                       \
-            __m512 a = _mm512_fmadd_ps(_mm512_mul_ps(u, scale), d0, _mm512_load_ps(acc[i]));      \
-            __m512 b = _mm512_fmadd_ps(_mm512_mul_ps(v, scale), d1, _mm512_load_ps(acc[i] + 16)); \
-            if (MINIMA) {                                                                         \
-                __m512 sum = _mm512_set1_ps(*sums);                                               \
-                a = _mm512_fmadd_ps(m0, sum, a);                                                  \
-                b = _mm512_fmadd_ps(m1, sum, b);                                                  \
-            }                                                                                     \
-            _mm512_store_ps(acc[i], a);                                                           \
-            _mm512_store_ps(acc[i] + 16, b);                                                      \
-        }                                                                                         \
+#define DEFINE_FLOATS(NAME, MINIMA)                                                                \
+    static void NAME(const struct step *step, int32_t(*dots)[GROUP], uint32_t s, uint32_t n,       \
+                     const struct gemm_rows *in, uint32_t row, float(*acc)[GROUP]) {               \
+        __m512 d0 = _mm512_load_ps(step->d), d1 = _mm512_load_ps(step->d + 16), m0 = d0, m1 = d1;  \
+        if (MINIMA) m0 = _mm512_load_ps(step->m), m1 = _mm512_load_ps(step->m + 16);               \
+        const float *scales = in->scales + row * in->ldsums + s;                                   \
+        const float *sums = in->sums + row * in->ldsums + s;                                       \
+        acc += row;                                                                                \
+        _Pragma("GCC unroll 4") for (uint32_t i = 0; i < n;                                        \
+                                     i++, scales += in->ldsums, sums += in->ldsums) {              \
+            __m512 scale = _mm512_set1_ps(*scales);                                                \
+            __m512 u = _mm512_cvtepi32_ps(_mm512_load_si512(dots[i]));                             \
+            __m512 v = _mm512_cvtepi32_ps(_mm512_load_si512(dots[i] + 16));                        \
+            __m512 a = _mm512_fmadd_ps(_mm512_mul_ps(u, scale), d0, _mm512_loadu_ps(acc[i]));      \
+            __m512 b = _mm512_fmadd_ps(_mm512_mul_ps(v, scale), d1, _mm512_loadu_ps(acc[i] + 16)); \
+            if (MINIMA) {                                                                          \
+                __m512 sum = _mm512_set1_ps(*sums);                                                \
+                a = _mm512_fmadd_ps(m0, sum, a);                                                   \
+                b = _mm512_fmadd_ps(m1, sum, b);                                                   \
+            }                                                                                      \
+            _mm512_storeu_ps(acc[i], a);                                                           \
+            _mm512_storeu_ps(acc[i] + 16, b);                                                      \
+        }                                                                                          \
     }
 DEFINE_FLOATS(floats_plain, false)
 DEFINE_FLOATS(floats_minima, true)

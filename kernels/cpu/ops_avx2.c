@@ -145,7 +145,7 @@ static void finish(float (*acc)[GROUP], uint32_t n_rows, const float *bias, bool
                    size_t ldy) {
     for (uint32_t i = 0; i < n_rows; i++, y += ldy)
         for (uint32_t j = 0; j < GROUP; j += 8) {
-            __m256 a = _mm256_load_ps(acc[i] + j);
+            __m256 a = _mm256_loadu_ps(acc[i] + j);
             if (bias) a = _mm256_add_ps(a, _mm256_loadu_ps(bias + j));
             if (add) a = _mm256_add_ps(_mm256_loadu_ps(y + j), a);
             _mm256_storeu_ps(y + j, a);

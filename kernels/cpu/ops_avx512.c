@@ -163,7 +163,7 @@ static uint32_t peak(const float *z, uint32_t n, float *most) {
 static void finish(float (*acc)[GROUP], uint32_t n_rows, const float *bias, bool add, float *y,
                    size_t ldy) {
     for (uint32_t i = 0; i < n_rows; i++, y += ldy) {
-        __m512 a = _mm512_load_ps(acc[i]), b = _mm512_load_ps(acc[i] + 16);
+        __m512 a = _mm512_loadu_ps(acc[i]), b = _mm512_loadu_ps(acc[i] + 16);
         if (bias) {
             a = _mm512_add_ps(a, _mm512_loadu_ps(bias));
             b = _mm512_add_ps(b, _mm512_loadu_ps(bias + 16));

@@ -34,6 +34,13 @@ enum {
     SPIN_NS = 50000, /* about what a thread waits before it parks: some times what parking costs */
     PAUSES_TIMED = 64, /* one takes 3 to 60 ns, by processor */
     TIMINGS = 5,
+
+    /* A worker whose core was taken keeps a phase waiting for as long as the system leaves it there,
+     * some milliseconds. Then one worker less computes for a while: */
+    LAG_NS = 1000000, /* waits from here on, if they are LAG_SHARE times what the owner computed */
+    LAG_SHARE = 4,
+    HOLD_NS_MIN = 10000000, /* doubled while the next try lags again */
+    HOLD_NS_MAX = 160000000,
 };
 
 struct pool {
@@ -45,6 +52,9 @@ struct pool {
     _Atomic bool stop;
     alignas(LINE) _Atomic(pool_fn) fn;
     _Atomic(void *) arg;
+    alignas(LINE) _Atomic uint32_t limit; /* threads that compute: 0 .. limit - 1 */
+    uint64_t held_until, raised_at,
+        hold_ns;         /* the owner's: when to raise the limit, and its past */
     uint32_t generation; /* owner's */
     uint32_t n_threads;
     uint32_t spins; /* pauses that take SPIN_NS */
@@ -108,6 +118,11 @@ static void *worker_main(void *arg) {
     struct worker *worker = arg;
     struct pool *pool = worker->pool;
     while (!atomic_load(&pool->stop)) {
+        uint32_t limit = atomic_load(&pool->limit);
+        if (worker->thread >= limit) {
+            futex_wait(&pool->limit, limit);
+            continue;
+        }
         work(pool, worker->thread);
         wait_for_phase(pool);
     }
@@ -118,6 +133,34 @@ static uint64_t clock_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static void set_limit(struct pool *pool, uint32_t limit) {
+    atomic_store(&pool->limit, limit);
+    futex_wake(&pool->limit, POOL_THREADS_MAX);
+}
+
+/* Threads that this phase may have. */
+static uint32_t phase_threads(struct pool *pool, uint64_t now) {
+    uint32_t limit = atomic_load_explicit(&pool->limit, memory_order_relaxed);
+    if (limit < pool->n_threads && now >= pool->held_until) {
+        set_limit(pool, ++limit);
+        pool->raised_at = now;
+        pool->held_until = now + pool->hold_ns;
+    }
+    return limit;
+}
+
+/* The owner was done at `computed`, and everybody now. */
+static void note_lag(struct pool *pool, uint64_t begun, uint64_t computed) {
+    uint64_t now = clock_ns(), waited = now - computed;
+    if (waited < LAG_NS || waited < LAG_SHARE * (computed - begun)) return;
+    bool again = pool->hold_ns && now - pool->raised_at < pool->hold_ns;
+    uint64_t hold = again ? 2 * pool->hold_ns : HOLD_NS_MIN;
+    pool->hold_ns = hold < HOLD_NS_MAX ? hold : HOLD_NS_MAX;
+    pool->held_until = now + pool->hold_ns;
+    uint32_t limit = atomic_load_explicit(&pool->limit, memory_order_relaxed);
+    if (limit > 1) set_limit(pool, limit - 1);
 }
 
 /* The fastest of some tries: whatever else runs can only make one slower. */
@@ -145,6 +188,7 @@ int pool_create(uint32_t n_threads, struct pool **out, struct err *err) {
         return err_set(err, ERR_NOMEM, "threads: no memory for the pool (%zu bytes)", sizeof *pool);
     memset((void *)pool, 0, sizeof *pool);
     pool->n_threads = 1;
+    atomic_store(&pool->limit, n_threads);
     pool->spins = spins_of_this_processor(pool);
     for (uint32_t i = 1; i < n_threads; i++) {
         struct worker *worker = &pool->workers[i];
@@ -167,6 +211,7 @@ void pool_destroy(struct pool *pool) {
     atomic_store(&pool->stop, true);
     atomic_fetch_add(&pool->epoch, 1);
     futex_wake(&pool->epoch, POOL_THREADS_MAX);
+    set_limit(pool, UINT32_MAX); /* never a limit that was: nobody sleeps on it any more */
     for (uint32_t i = 1; i < pool->n_threads; i++)
         pthread_join(pool->workers[i].id, NULL);
     free(pool);
@@ -190,22 +235,28 @@ uint32_t pool_threads(const struct pool *pool) {
     return pool->n_threads;
 }
 
-static void wait_done(struct pool *pool, uint32_t n_tasks) {
+/* Returns when the owner began to sleep, 0 if it never did. */
+static uint64_t wait_done(struct pool *pool, uint32_t n_tasks) {
     uint32_t spins = 0;
+    uint64_t slept_at = 0;
     for (uint32_t done; (done = atomic_load(&pool->done)) < n_tasks;) {
         if (spins++ < pool->spins) {
             cpu_pause();
             continue;
         }
+        if (!slept_at) slept_at = clock_ns();
         atomic_store(&pool->owner_sleeps, 1);
         if (atomic_load(&pool->done) == done) futex_wait(&pool->done, done);
         atomic_store(&pool->owner_sleeps, 0);
     }
+    return slept_at;
 }
 
 void pool_run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks) {
     if (pool->pin) pin_owner(pool);
-    if (pool->n_threads == 1 || n_tasks <= 1) {
+    uint64_t begun = pool->n_threads == 1 || n_tasks <= 1 ? 0 : clock_ns();
+    uint32_t n_threads = begun ? phase_threads(pool, begun) : 1;
+    if (n_threads == 1) {
         for (uint32_t t = 0; t < n_tasks; t++)
             fn(arg, t, 0);
         return;
@@ -218,5 +269,6 @@ void pool_run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks) {
     atomic_fetch_add(&pool->epoch, 1);
     if (atomic_load(&pool->sleepers) > 0) futex_wake(&pool->epoch, (int)(n_tasks - 1));
     work(pool, 0);
-    wait_done(pool, n_tasks);
+    uint64_t slept_at = wait_done(pool, n_tasks);
+    if (slept_at) note_lag(pool, begun, slept_at);
 }

@@ -23,7 +23,7 @@ announce() {
 Geryon is ready. Try, from another terminal (Ctrl-C here ends the server):
 
   curl -N http://127.0.0.1:$port/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{"messages":[{"role":"user","content":"What is the capital of France?"}],"max_tokens":60,"stream":true}'
+    -d '{"messages":[{"role":"user","content":"What is the capital of France? Answer in one sentence."}],"max_tokens":60,"stream":true}'
 
 EOF
 }

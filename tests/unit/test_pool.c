@@ -183,6 +183,42 @@ static void pinned_threads_have_a_processor_each(void **state) {
     pthread_join(owner, NULL);
 }
 
+/* Tasks of a phase in which a worker is away for a while, once it has a task. */
+struct away {
+    atomic_bool entered;     /* by a worker */
+    atomic_uint worker_runs; /* tasks that workers took */
+    useconds_t us;
+};
+
+static void away_task(void *arg, uint32_t task, uint32_t thread) {
+    (void)task;
+    struct away *a = arg;
+    if (thread > 0) {
+        atomic_fetch_add(&a->worker_runs, 1);
+        if (!atomic_exchange(&a->entered, true)) usleep(a->us);
+    }
+    while (!atomic_load(&a->entered))
+        sched_yield();
+}
+
+static void a_worker_that_loses_its_processor_is_left_out_for_a_while(void **state) {
+    (void)state;
+    struct pool *pool = pool_of(2);
+    struct away a = {.us = 300000};
+    pool_run(pool, away_task, &a, 8);
+    assert_int_equal(atomic_load(&a.worker_runs) > 0, 1);
+    /* The owner was done long before: what follows at once is its own alone. */
+    struct away after = {.us = 0};
+    atomic_store(&after.entered, true);
+    pool_run(pool, away_task, &after, 8);
+    assert_int_equal(atomic_load(&after.worker_runs), 0);
+    usleep(200000); /* longer than it is held back */
+    struct away later = {.us = 0};
+    pool_run(pool, away_task, &later, 8); /* ends when a worker has taken a task */
+    assert_true(atomic_load(&later.worker_runs) > 0);
+    pool_destroy(pool);
+}
+
 static void thread_counts_out_of_range_are_refused(void **state) {
     (void)state;
     struct pool *pool = NULL;
@@ -201,6 +237,7 @@ int main(void) {
         cmocka_unit_test(idle_workers_take_no_processor_time),
         cmocka_unit_test(unpinned_threads_may_run_anywhere),
         cmocka_unit_test(pinned_threads_have_a_processor_each),
+        cmocka_unit_test(a_worker_that_loses_its_processor_is_left_out_for_a_while),
         cmocka_unit_test(thread_counts_out_of_range_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
