@@ -58,10 +58,6 @@ static uint32_t clip(uint32_t t, uint32_t lo, uint32_t n) {
     return t <= lo ? 0 : t - lo >= n ? n : t - lo;
 }
 
-static char *head_page(const struct tile_walk *w, uint32_t index) {
-    return cpu_page(w->dev, w->segment, w->layer, index) + w->kv_head * w->dev->head_bytes;
-}
-
 /* K or V of a page as n rows read it, which may change how it is kept. */
 static const void *readable(const struct tile_walk *w, const char *page, uint32_t n,
                             enum kv_kind *kind) {
@@ -76,7 +72,8 @@ static void block_scores(const struct tile_walk *w, uint32_t first, uint32_t end
     uint32_t n_active = w->n_active;
     for (uint32_t p = first; p < end; p++) {
         enum kv_kind kind;
-        char *head = head_page(w, p);
+        char *head = attend_page(w, p);
+        if (w->n <= ATTEND_FEW_ROWS) attend_fetch(w, head, true);
         const void *page = readable(w, head, n_active, &kind);
         float *scores = w->s.scores + (p * PAGE_TOKENS - w->block);
         for (uint32_t i = 0, n; i < n_active; i += n) {
@@ -96,7 +93,10 @@ static void block_values(const struct tile_walk *w, uint32_t first, uint32_t end
     for (uint32_t p = first; p < end; p++) {
         enum kv_kind kind;
         uint32_t t0 = p * PAGE_TOKENS;
-        char *head = head_page(w, p);
+        char *head = attend_page(w, p);
+        uint32_t later = p + ATTEND_BLOCK / PAGE_TOKENS;
+        if (w->n <= ATTEND_FEW_ROWS && later < w->n_pages)
+            attend_fetch(w, attend_page(w, later), false);
         const void *page = readable(w, head + w->dev->value_bytes, n_active, &kind);
         float *probs = s->scores + (t0 - w->block);
         if (w->kind == KV_Q8)
@@ -262,6 +262,7 @@ void attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t laye
                           .segment = t->segment,
                           .layer = layer,
                           .kv_head = task->kv_head,
+                          .n_pages = (uint32_t)div_ceil(t->hi, PAGE_TOKENS),
                           .s = cut_scratch(dev, &c)};
     take_rows(&w, t);
     if (t->split == NONE) {

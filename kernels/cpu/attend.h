@@ -58,11 +58,25 @@ struct tile_walk {
     const struct device *dev;
     enum kv_kind kind;
     uint32_t segment, layer, kv_head;
-    uint32_t block; /* its first position */
-    uint32_t n;     /* query rows */
+    uint32_t block;   /* its first position */
+    uint32_t n;       /* query rows */
+    uint32_t n_pages; /* those behind are seen by no row */
     uint32_t n_active;
     struct tile_scratch s;
 };
+
+/* K or V of a page of a later block is on its way while this one computes: pages lie anywhere, so the
+ * hardware does not foresee them. For few rows, which are a read of the pages. */
+enum { ATTEND_FEW_ROWS = 16 };
+static inline void attend_fetch(const struct tile_walk *w, const char *head, bool v) {
+    const char *at = head + (v ? w->dev->value_bytes : 0);
+    for (size_t i = 0; i < w->dev->value_bytes; i += 64)
+        __builtin_prefetch(at + i);
+}
+/* The memory of the walk's kv head in page `index`. */
+static inline char *attend_page(const struct tile_walk *w, uint32_t index) {
+    return cpu_page(w->dev, w->segment, w->layer, index) + w->kv_head * w->dev->head_bytes;
+}
 
 /* A task of stage attend, in scratch memory of attend_scratch bytes. */
 void attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t layer,

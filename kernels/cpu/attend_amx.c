@@ -32,10 +32,6 @@ void amx_attend_queries(const struct tile_walk *w) {
     }
 }
 
-static const char *page_of(const struct tile_walk *w, uint32_t index) {
-    return cpu_page(w->dev, w->segment, w->layer, index) + w->kv_head * w->dev->head_bytes;
-}
-
 /* ---- scores ------------------------------------------------------------------------------------ */
 
 /* Dims that fill tiles A and B, of two pages; two: also the 16 rows behind. */
@@ -80,8 +76,12 @@ static void block_scores(const struct tile_walk *w, uint32_t first, uint32_t end
     const char *q = (const char *)(w->s.q + row * ep);
     uint32_t at_page = w->block / PAGE_TOKENS;
     for (uint32_t p = first & ~1u; p < end; p += 2) {
-        const char *k1 = page_of(w, p + 1 < end ? p + 1 : end - 1);
-        const char *k0 = p >= first ? page_of(w, p) : k1;
+        const char *k1 = attend_page(w, p + 1 < end ? p + 1 : end - 1);
+        const char *k0 = p >= first ? attend_page(w, p) : k1;
+        if (w->n <= ATTEND_FEW_ROWS) {
+            attend_fetch(w, k0, true);
+            attend_fetch(w, k1, true);
+        }
         float *scores = w->s.scores + row * (size_t)ATTEND_BLOCK + (p - at_page) * PAGE_TOKENS;
         score_pages(q, ep * sizeof(float), ep, k0, k1, two, scores);
     }
@@ -149,7 +149,7 @@ static void value_pages(const struct tile_walk *w, uint32_t first, uint32_t end,
     for (uint32_t r = 0; r < w->n; r++)
         if (w->s.hi[r] > most) most = w->s.hi[r];
     for (uint32_t p = first; p < end; p++)
-        pages[p - first] = page_of(w, p) + w->dev->value_bytes;
+        pages[p - first] = attend_page(w, p) + w->dev->value_bytes;
     if (most >= end * PAGE_TOKENS) return;
     uint32_t *copy = (uint32_t *)(void *)w->s.wide, left = most % PAGE_TOKENS;
     memset(copy, 0, w->dev->value_bytes);
@@ -213,6 +213,9 @@ void amx_attend_block(const struct tile_walk *w, uint32_t first, uint32_t end) {
     for (uint32_t row = 0; row < w->n; row += 2 * TILE) {
         const char *probs = (const char *)(s->scores + row * (size_t)ATTEND_BLOCK) +
                             2 * (first * PAGE_TOKENS - w->block);
+        for (uint32_t p = first + ATTEND_BLOCK / PAGE_TOKENS;
+             w->n <= ATTEND_FEW_ROWS && p < end + ATTEND_BLOCK / PAGE_TOKENS && p < w->n_pages; p++)
+            attend_fetch(w, attend_page(w, p), false);
         for (size_t d = 0; d < ep; d += 32)
             add_values(pages, end - first, probs, ep, d, w->n - row > TILE, s->part + row * ep);
     }
