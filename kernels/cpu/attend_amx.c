@@ -19,7 +19,7 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/attend.h"
 
-enum { TILE = 16, SCORE_BYTES = ATTEND_BLOCK * 4 };
+enum { AHEAD = 4, /* pages */ TILE = 16, SCORE_BYTES = ATTEND_BLOCK * 4 };
 
 /* Queries [n][ep] f32 become bf16, each in the first half of its row. */
 void amx_attend_queries(const struct tile_walk *w) {
@@ -81,6 +81,8 @@ static void block_scores(const struct tile_walk *w, uint32_t first, uint32_t end
         if (w->n <= ATTEND_FEW_ROWS) {
             attend_fetch(w, k0, true);
             attend_fetch(w, k1, true);
+            for (uint32_t later = p + AHEAD; later < p + AHEAD + 2 && later < w->n_pages; later++)
+                attend_fetch(w, attend_page(w, later), false);
         }
         float *scores = w->s.scores + row * (size_t)ATTEND_BLOCK + (p - at_page) * PAGE_TOKENS;
         score_pages(q, ep * sizeof(float), ep, k0, k1, two, scores);
@@ -213,9 +215,6 @@ void amx_attend_block(const struct tile_walk *w, uint32_t first, uint32_t end) {
     for (uint32_t row = 0; row < w->n; row += 2 * TILE) {
         const char *probs = (const char *)(s->scores + row * (size_t)ATTEND_BLOCK) +
                             2 * (first * PAGE_TOKENS - w->block);
-        for (uint32_t p = first + ATTEND_BLOCK / PAGE_TOKENS;
-             w->n <= ATTEND_FEW_ROWS && p < end + ATTEND_BLOCK / PAGE_TOKENS && p < w->n_pages; p++)
-            attend_fetch(w, attend_page(w, p), false);
         for (size_t d = 0; d < ep; d += 32)
             add_values(pages, end - first, probs, ep, d, w->n - row > TILE, s->part + row * ep);
     }
