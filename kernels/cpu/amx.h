@@ -16,10 +16,11 @@
 
 #define TILE_LOAD(t, p, stride) \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((size_t)(stride)) : "memory")
-#define TILE_STORE(t, p, stride)                                                         \
-    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((size_t)(stride)) \
-                     : "memor"                                                           \
-                       "y")
+#define TILE_STORE(t, p, stride)                         \
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" \
+                     :                                   \
+                     : "r"(p), "r"((size_t)(stride))     \
+                     : "memory")
 #define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::: "memory")
 #define TILE_BF16(c, a, b) \
     __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")

@@ -13,7 +13,7 @@
  *
  * Each page is read once for all query rows (rows x heads of the group). Scores are computed for
  * whole pages and those outside a row's span are never looked at; in the sum over V only positions
- * inside the span enter, so a stale page may hold NaN. What is done to a page is the table's:
+ * inside the span enter, so a stale page may hold NaN (attend_amx.c has its own way). What is done to a page is the table's:
  * struct attend_ops.
  *
  * 8-bit KV is d[t] times integers, and the d stay out of the long sums:
@@ -35,7 +35,8 @@ static struct tile_scratch cut_scratch(const struct device *dev, struct carve *c
     s.scores = carve(c, n * ATTEND_BLOCK, sizeof(float));
     s.part = carve(c, n * ep, sizeof(float));
     s.out = carve(c, n * ep, sizeof(float));
-    s.wide = carve(c, PAGE_TOKENS * ep, sizeof(float));
+    s.wide = carve(c, (1 + ATTEND_BLOCK / PAGE_TOKENS) * PAGE_TOKENS * ep, sizeof(float));
+    s.apart = carve(c, 32 * ep, sizeof(float));
     s.most = carve(c, n, sizeof(float));
     s.total = carve(c, n, sizeof(float));
     s.block_most = carve(c, n, sizeof(float));

@@ -41,10 +41,11 @@ struct attend_ops {
 
 /* What a task computes with; n = query rows. */
 struct tile_scratch {
-    float *q;            /* [n][ep], times 1 / sqrt(D) */
-    float *scores;       /* [n][ATTEND_BLOCK], then probabilities */
-    float *wide;         /* [PAGE_TOKENS][ep] integers of 8-bit K or V */
-    float *out;          /* [n][ep] O */
+    float *q;      /* [n][ep], times 1 / sqrt(D); then what `queries` makes of it */
+    float *scores; /* [n][ATTEND_BLOCK], then probabilities */
+    float *wide;   /* [1 + a block's pages][PAGE_TOKENS][ep] of K or V: 8-bit widened; or copies */
+    float *apart;  /* [32][ep] sums of a row by itself, among others' */
+    float *out;    /* [n][ep] O */
     float *most, *total; /* [n] M, L */
     uint32_t *lo, *hi;   /* [n] a row attends lo .. hi - 1 */
     uint32_t *active;    /* rows that see any of the block */
@@ -65,14 +66,15 @@ struct tile_walk {
     struct tile_scratch s;
 };
 
-/* K or V of a page of a later block is on its way while this one computes: pages lie anywhere, so the
- * hardware does not foresee them. For few rows, which are a read of the pages. */
+/* K or V of a page is on its way before it is read: pages lie anywhere, so the hardware does not
+ * foresee them. For few rows, which are a read of the pages. */
 enum { ATTEND_FEW_ROWS = 16 };
 static inline void attend_fetch(const struct tile_walk *w, const char *head, bool v) {
     const char *at = head + (v ? w->dev->value_bytes : 0);
     for (size_t i = 0; i < w->dev->value_bytes; i += 64)
         __builtin_prefetch(at + i);
 }
+
 /* The memory of the walk's kv head in page `index`. */
 static inline char *attend_page(const struct tile_walk *w, uint32_t index) {
     return cpu_page(w->dev, w->segment, w->layer, index) + w->kv_head * w->dev->head_bytes;

@@ -10,8 +10,11 @@
  *            span, in bf16 where s was; l sums what p was before it was rounded
  *   O        one chain over pages ascending, so that pages that a row does not see add zeros
  *
- * Behind the last position that any row sees a page may hold NaN, and 0 * NaN is not 0: the tile's
- * last V page is copied with zeros there. The products take 1.5 times as long as dims alone would
+ * A page may hold NaN or infinity where a row does not look: behind the last position that any row sees
+ * (stale), or where another row looks (its sequence's own fault), and 0 times that is not 0. So the
+ * tile's last V page is copied with zeros behind that position, and where rows see different
+ * positions that are not all finite, each goes by itself over copies with zeros around its span. The
+ * bits are the same, since what it does not see adds zeros either way. The products take 1.5 times as long as dims alone would
  * ask for (16 positions fill half of a tile's depth), the softmax about as long as they. */
 #include <math.h>
 #include <string.h>
@@ -113,7 +116,7 @@ static inline __mmask16 lanes(uint32_t i, uint32_t lo, uint32_t hi) {
 static inline __m512 probabilities(const float *s, uint32_t i, uint32_t lo, uint32_t hi,
                                    __m512 most, __m512 *total) {
     const __m512 log2_e = _mm512_set1_ps(1.44269504f);
-    __m512 p = exp2_of(_mm512_fmsub_ps(_mm512_loadu_ps(s + i), log2_e, most));
+    __m512 p = exp2_of(_mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(s + i), most), log2_e));
     p = _mm512_maskz_mov_ps(lanes(i, lo, hi), p);
     *total = _mm512_add_ps(*total, p);
     return p;
@@ -128,7 +131,7 @@ static void softmax(float *s, uint32_t from, uint32_t to, uint32_t lo, uint32_t 
     for (uint32_t i = from; i < to; i += 16)
         most16 = _mm512_max_ps(most16, _mm512_mask_loadu_ps(lowest, lanes(i, lo, hi), s + i));
     *most = _mm512_reduce_max_ps(most16);
-    most16 = _mm512_set1_ps(*most * 1.44269504f);
+    most16 = _mm512_set1_ps(*most);
     for (uint32_t i = from; i < to; i += 32) {
         __m512 p0 = probabilities(s, i, lo, hi, most16, &total16);
         __m512 p1 = probabilities(s, i + 16, lo, hi, most16, &total16);
@@ -197,10 +200,89 @@ static void add_values(const char *const *pages, uint32_t n, const char *probs, 
     if (wide) TILE_STORE(3, out + TILE * ep + d + TILE, stride);
 }
 
+/* ---- rows that see different positions ---------------------------------------------------------- */
+
+struct span {
+    uint32_t lo, hi; /* in the block */
+};
+
+static struct span span_of(const struct tile_walk *w, uint32_t row) {
+    return (struct span){clip(w->s.lo[row], w->block), clip(w->s.hi[row], w->block)};
+}
+
+static bool is_finite(const char *page, size_t bytes) {
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    __mmask32 broken = 0;
+    for (size_t i = 0; i < bytes; i += 64) {
+        __m512i z = _mm512_and_si512(_mm512_loadu_si512(page + i), exponent);
+        broken |= _mm512_cmpeq_epi16_mask(z, exponent);
+    }
+    return broken == 0;
+}
+
+/* Are all V finite in pages of which some active row sees a part that another does not? */
+static bool seen_alike_or_finite(const struct tile_walk *w, uint32_t first, uint32_t end,
+                                 const char *const *pages) {
+    struct span all = {ATTEND_BLOCK, 0}, each = {0, ATTEND_BLOCK};
+    for (uint32_t i = 0; i < w->n_active; i++) {
+        struct span s = span_of(w, w->s.active[i]);
+        if (s.lo < all.lo) all.lo = s.lo;
+        if (s.hi > all.hi) all.hi = s.hi;
+        if (s.lo > each.lo) each.lo = s.lo;
+        if (s.hi < each.hi) each.hi = s.hi;
+    }
+    for (uint32_t p = first; p < end; p++) {
+        uint32_t t0 = p * PAGE_TOKENS - w->block, t1 = t0 + PAGE_TOKENS;
+        bool front = all.lo < each.lo && t0 < each.lo && t1 > all.lo;
+        bool back = each.hi < all.hi && t0 < all.hi && t1 > each.hi;
+        if ((front || back) && !is_finite(pages[p - first], w->dev->value_bytes)) return false;
+    }
+    return true;
+}
+
+/* Pages with zeros outside of s: its own, or copies where it sees a part or nothing of one. */
+static void mask_pages(const struct tile_walk *w, uint32_t first, uint32_t end, struct span s,
+                       const char *const *pages, const char **masked) {
+    size_t ep = w->dev->head_pad;
+    for (uint32_t p = first; p < end; p++) {
+        uint32_t t0 = p * PAGE_TOKENS - w->block, i = p - first;
+        masked[i] = pages[i];
+        if (s.lo <= t0 && s.hi >= t0 + PAGE_TOKENS) continue;
+        uint16_t *copy = (uint16_t *)(void *)(w->s.wide + (i + 1) * PAGE_TOKENS * ep);
+        memcpy(copy, pages[i], w->dev->value_bytes);
+        for (uint32_t t = 0; t < PAGE_TOKENS; t++)
+            if (t0 + t < s.lo || t0 + t >= s.hi)
+                for (size_t d = 0; d < ep; d++)
+                    copy[(t / 2 * ep + d) * 2 + t % 2] = 0;
+        masked[i] = (const char *)copy;
+    }
+}
+
+/* Rows row .. of all dims. */
+static void add_all_values(const struct tile_walk *w, const char *const *pages, uint32_t first,
+                           uint32_t end, uint32_t row, float *out) {
+    size_t ep = w->dev->head_pad;
+    const char *probs = (const char *)(w->s.scores + row * (size_t)ATTEND_BLOCK) +
+                        2 * (first * PAGE_TOKENS - w->block);
+    for (size_t d = 0; d < ep; d += 2 * TILE)
+        add_values(pages, end - first, probs, ep, d, w->n - row > TILE, out);
+}
+
+static void add_values_by_row(const struct tile_walk *w, uint32_t first, uint32_t end,
+                              const char *const *pages) {
+    const char *masked[ATTEND_BLOCK / PAGE_TOKENS];
+    size_t ep = w->dev->head_pad;
+    for (uint32_t i = 0; i < w->n_active; i++) {
+        uint32_t row = w->s.active[i], from = row / (2 * TILE) * (2 * TILE);
+        mask_pages(w, first, end, span_of(w, row), pages, masked);
+        add_all_values(w, masked, first, end, from, w->s.apart);
+        memcpy(w->s.part + row * ep, w->s.apart + (row - from) * ep, ep * sizeof *w->s.part);
+    }
+}
+
 void amx_attend_block(const struct tile_walk *w, uint32_t first, uint32_t end) {
     const struct tile_scratch *s = &w->s;
     const char *pages[ATTEND_BLOCK / PAGE_TOKENS];
-    size_t ep = w->dev->head_pad;
     uint32_t from = (first * PAGE_TOKENS - w->block) & ~31u;
     uint32_t to = (uint32_t)align_up(end * PAGE_TOKENS - w->block, 32);
     amx_configure(AMX_ATTEND, w->n < TILE ? w->n : TILE, TILE);
@@ -212,10 +294,10 @@ void amx_attend_block(const struct tile_walk *w, uint32_t first, uint32_t end) {
                 clip(s->hi[r], w->block), &s->block_most[r], &s->block_total[r]);
     }
     value_pages(w, first, end, pages);
-    for (uint32_t row = 0; row < w->n; row += 2 * TILE) {
-        const char *probs = (const char *)(s->scores + row * (size_t)ATTEND_BLOCK) +
-                            2 * (first * PAGE_TOKENS - w->block);
-        for (size_t d = 0; d < ep; d += 32)
-            add_values(pages, end - first, probs, ep, d, w->n - row > TILE, s->part + row * ep);
+    if (!seen_alike_or_finite(w, first, end, pages)) {
+        add_values_by_row(w, first, end, pages);
+        return;
     }
+    for (uint32_t row = 0; row < w->n; row += 2 * TILE)
+        add_all_values(w, pages, first, end, row, s->part + row * w->dev->head_pad);
 }

@@ -42,7 +42,7 @@ static void sample_task(void *arg, uint32_t task, uint32_t thread) {
 
 int cpu_sample(struct device *dev) {
     ASSERT(dev->drafting);
-    pool_run(dev->pool, sample_task, dev, dev->fwd.n_segments);
+    pool_run_unlike(dev->pool, sample_task, dev, dev->fwd.n_segments);
     return OK;
 }
 
@@ -97,7 +97,7 @@ int cpu_accept(struct device *dev) {
         ASSERT(n < dev->limits.n_slots);
         dev->segment_scratch[i] = n++;
     }
-    pool_run(dev->pool, accept_task, dev, dev->fwd.n_segments);
+    pool_run_unlike(dev->pool, accept_task, dev, dev->fwd.n_segments);
     dev->accepted = true;
     return OK;
 }

@@ -12,8 +12,6 @@
  * bf16 weights are used as they lie. A tile of w is [k pair 16][16 columns] dwords, two of them side
  * by side; q4_0 and q4_1 are packed for it (pack_avx2.c): 16 dwords are 8 columns x 2 k, so that two
  * registers of floats narrow into a row of a tile without a shuffle. */
-#include <string.h>
-
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/pack_avx2.h"
 

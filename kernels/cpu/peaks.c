@@ -1,5 +1,6 @@
 /* peaks.c: the two numbers a roofline is drawn with, measured on the machine at hand: bytes read
- * from memory and float32 multiply-adds, both a second and on all threads.
+ * from memory and multiply-adds (float32, or what the tile unit takes), both a second and on all
+ * threads.
  *
  * A pass is cut into many more tasks than threads, so that a thread that loses its core for a while
  * costs little. The best pass counts: whatever else runs can only make one slower. */

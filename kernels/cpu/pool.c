@@ -84,8 +84,8 @@ static void futex_wake(_Atomic uint32_t *word, int n) {
     syscall(SYS_futex, (void *)word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-/* Claim and run tasks of the current phase until none is left. */
-static void work(struct pool *pool, uint32_t thread) {
+/* Claim and run tasks of the current phase until none is left; returns how many. */
+static uint32_t work(struct pool *pool, uint32_t thread) {
     uint32_t n = 0;
     uint64_t s = atomic_load(&pool->state);
     while ((uint32_t)s > 0) {
@@ -96,9 +96,10 @@ static void work(struct pool *pool, uint32_t thread) {
         n++;
         s = atomic_load(&pool->state);
     }
-    if (n == 0) return;
+    if (n == 0) return 0;
     atomic_fetch_add(&pool->done, n);
     if (thread != 0 && atomic_load(&pool->owner_sleeps)) futex_wake(&pool->done, 1);
+    return n;
 }
 
 static void wait_for_phase(struct pool *pool) {
@@ -144,17 +145,20 @@ static void set_limit(struct pool *pool, uint32_t limit) {
 static uint32_t phase_threads(struct pool *pool, uint64_t now) {
     uint32_t limit = atomic_load_explicit(&pool->limit, memory_order_relaxed);
     if (limit < pool->n_threads && now >= pool->held_until) {
-        set_limit(pool, ++limit);
+        uint64_t more = 1 + (now - pool->held_until) / pool->hold_ns; /* also while nothing ran */
+        limit = more < pool->n_threads - limit ? limit + (uint32_t)more : pool->n_threads;
+        set_limit(pool, limit);
         pool->raised_at = now;
         pool->held_until = now + pool->hold_ns;
     }
     return limit;
 }
 
-/* The owner was done at `computed`, and everybody now. */
+/* The owner was done at `computed`, and everybody now. Which worker it was is not known, so pinned ones
+ * stay. */
 static void note_lag(struct pool *pool, uint64_t begun, uint64_t computed) {
     uint64_t now = clock_ns(), waited = now - computed;
-    if (waited < LAG_NS || waited < LAG_SHARE * (computed - begun)) return;
+    if (pool->pin || waited < LAG_NS || waited < LAG_SHARE * (computed - begun)) return;
     bool again = pool->hold_ns && now - pool->raised_at < pool->hold_ns;
     uint64_t hold = again ? 2 * pool->hold_ns : HOLD_NS_MIN;
     pool->hold_ns = hold < HOLD_NS_MAX ? hold : HOLD_NS_MAX;
@@ -252,7 +256,7 @@ static uint64_t wait_done(struct pool *pool, uint32_t n_tasks) {
     return slept_at;
 }
 
-void pool_run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks) {
+static void run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks, bool alike) {
     if (pool->pin) pin_owner(pool);
     uint64_t begun = pool->n_threads == 1 || n_tasks <= 1 ? 0 : clock_ns();
     uint32_t n_threads = begun ? phase_threads(pool, begun) : 1;
@@ -267,8 +271,17 @@ void pool_run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks) {
     atomic_store_explicit(&pool->arg, arg, memory_order_relaxed);
     atomic_store(&pool->state, (uint64_t)++pool->generation << 32 | n_tasks);
     atomic_fetch_add(&pool->epoch, 1);
-    if (atomic_load(&pool->sleepers) > 0) futex_wake(&pool->epoch, (int)(n_tasks - 1));
-    work(pool, 0);
+    uint32_t left_out = pool->n_threads - n_threads; /* some may sleep there still */
+    if (atomic_load(&pool->sleepers) > 0) futex_wake(&pool->epoch, (int)(n_tasks - 1 + left_out));
+    uint32_t n_own = work(pool, 0);
     uint64_t slept_at = wait_done(pool, n_tasks);
-    if (slept_at) note_lag(pool, begun, slept_at);
+    if (slept_at && n_own > 0 && alike) note_lag(pool, begun, slept_at);
+}
+
+void pool_run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks) {
+    run(pool, fn, arg, n_tasks, true);
+}
+
+void pool_run_unlike(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks) {
+    run(pool, fn, arg, n_tasks, false);
 }

@@ -32,5 +32,9 @@ uint32_t pool_threads(const struct pool *pool);
 /* Call fn(arg, t, thread) once for each t in 0 .. n_tasks - 1, in any order, and return when all
  * have returned. What the tasks wrote is then visible to the caller. Owner only; not from a task. */
 void pool_run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks);
+/* The same for tasks that may differ much in size. Elsewhere a worker that keeps the owner waiting for
+ * milliseconds, and many times longer than the owner itself computed, has lost its core to somebody, and
+ * one worker less takes part in what follows, for 10 to 160 ms. */
+void pool_run_unlike(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks);
 
 #endif

@@ -313,20 +313,33 @@ static void attention_does_not_depend_on_the_rows_beside(void **state) {
 
 static void a_broken_position_is_seen_by_those_who_attend_it(void **state) {
     (void)state;
+    static const enum dtype kinds[] = {DTYPE_F32, DTYPE_BF16, DTYPE_Q8_0};
     for (uint32_t i = 0; i < n_tables; i++)
-        for (int in_v = 0; in_v < 2; in_v++) {
-            struct tiny t = open_int8(tables[i], 16);
+        for (uint32_t kind = 0; kind < 12; kind++) {
+            bool in_v = kind % 2, rounded = kind / 2 % 2;
+            struct tiny_options o = tiny_defaults();
+            o.kv = kinds[kind / 4];
+            o.orthros = false;
+            if (rounded) o.activations = ACTIVATIONS_BF16;
+            o.head_dim = 16;
+            struct tiny t = tiny_open(tables[i], &o);
             struct tiny_sequence s = tiny_sequence(0, 60, 1, 5, 7);
             fill_pages(&t, &s, 60);
             float fine[16] = {1}, broken[16] = {1};
-            broken[9] = INFINITY;
+            broken[9] = in_v ? INFINITY : NAN; /* a score of -inf would be a probability of 0 */
             char *page = t.dev->kv + s.pages[2] * t.dev->page_bytes;
             t.dev->ops->kv_store(t.dev, page, 8, in_v ? fine : broken, in_v ? broken : fine);
             float out[60 * 96];
             attend(&t, &s, 0, 60, out);
             for (uint32_t row = 0; row < 60; row++)
-                for (uint32_t j = 0; j < 96; j++) /* kv head 0: the first three heads */
-                    assert_true(!isfinite(out[row * 96 + j]) == (row >= 40 && j < 48));
+                for (uint32_t j = 0; j < 96; j++) { /* kv head 0: the first three heads */
+                    bool sees = row >= 40 && j < 48, finite = isfinite(out[row * 96 + j]);
+                    if (finite == !sees) continue;
+                    /* In V alone that number of the vector need be broken. */
+                    if (sees && in_v && o.kv != DTYPE_Q8_0 && j % 16 != 9) continue;
+                    fail_msg("%s, kv %s, %s: row %u, %u is %g", tables[i]->name, dtype_name(o.kv),
+                             in_v ? "v" : "k", row, j, (double)out[row * 96 + j]);
+                }
             tiny_close(&t);
         }
 }
