@@ -128,7 +128,7 @@ struct cpu_ops {
     void (*rope)(float *head, const float *cosines, const float *sines, uint32_t half);
     /* The largest of z [n], n >= 1, or NaN where any of z is not finite, into *most; returns the lowest
      * index that holds it. */
-    uint32_t (*peak)(const float *z, uint32_t n, float *most);
+    uint32_t (*maximum)(const float *z, uint32_t n, float *most);
     /* Store k, v [head_dim] at position `at` of a page of one kv head, as the KV type has it. */
     void (*kv_store)(const struct device *dev, void *page, uint32_t at, const float *k,
                      const float *v);
@@ -159,8 +159,8 @@ struct attend_split {
 };
 
 /* What the lm_head notes of each GROUP of logits while it has them at hand, so that a draw need not
- * read the vocabulary again to find the largest, or one that is not finite: `ops->peak` of each. */
-struct peaks {
+ * read the vocabulary again to find the largest, or one that is not finite: `ops->maximum` of each. */
+struct maxima {
     uint32_t n_groups;
     float *most; /* [max_logit_rows][n_groups] */
     uint8_t *at; /* the same; within the group */
@@ -248,7 +248,7 @@ struct device {
     uint16_t *narrowed;           /* bf16 activations, where ops->tiles: the same rows */
     float *logits, *draft_logits; /* [max_logit_rows][vocab] */
     float *last_logits;           /* the one that the last forward wrote */
-    struct peaks peaks;           /* of last_logits */
+    struct maxima maxima;         /* of last_logits */
 
     struct msar msar;
 
@@ -330,10 +330,10 @@ static inline size_t attend_block_floats(const struct device *dev, uint32_t n_ro
 }
 
 /* Note z [n], n <= GROUP: group number `group` of a logit row. */
-static inline void cpu_note_peak(const struct device *dev, uint32_t row, uint32_t group,
-                                 const float *z, uint32_t n) {
-    size_t to = (size_t)row * dev->peaks.n_groups + group;
-    dev->peaks.at[to] = (uint8_t)dev->ops->peak(z, n, &dev->peaks.most[to]);
+static inline void cpu_note_maximum(const struct device *dev, uint32_t row, uint32_t group,
+                                    const float *z, uint32_t n) {
+    size_t to = (size_t)row * dev->maxima.n_groups + group;
+    dev->maxima.at[to] = (uint8_t)dev->ops->maximum(z, n, &dev->maxima.most[to]);
 }
 
 /* 8-bit KV: the scales of K, or of V, in the memory of one kv head. */

@@ -126,9 +126,9 @@ static size_t cut_workspace(struct device *dev, const struct device_limits *l, c
     dev->logits = carve(&c, l->max_logit_rows, vocab * f);
     bool drafts = dev->shape.block_size > 0;
     dev->draft_logits = carve(&c, drafts ? l->max_logit_rows : 0, vocab * f);
-    dev->peaks.n_groups = (uint32_t)div_ceil(vocab, GROUP);
-    dev->peaks.most = carve(&c, l->max_logit_rows, dev->peaks.n_groups * f);
-    dev->peaks.at = carve(&c, l->max_logit_rows, dev->peaks.n_groups);
+    dev->maxima.n_groups = (uint32_t)div_ceil(vocab, GROUP);
+    dev->maxima.most = carve(&c, l->max_logit_rows, dev->maxima.n_groups * f);
+    dev->maxima.at = carve(&c, l->max_logit_rows, dev->maxima.n_groups);
     dev->kv_scratch = carve(&c, drafts ? (size_t)l->n_slots * dev->scratch_pages : 0,
                             cpu_page_bytes(dev, l->kv_dtype) / dev->shape.n_layers);
 

@@ -5,13 +5,13 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* Its argmax, by the peaks that the lm_head noted; false where a logit is not finite. Such a row
+/* Its argmax, by the maxima that the lm_head noted; false where a logit is not finite. Such a row
  * comes of broken weights: its sequence fails alone. */
 static bool row_best(const struct device *dev, uint32_t row, int32_t *best) {
-    const struct peaks *p = &dev->peaks;
+    const struct maxima *p = &dev->maxima;
     const float *most = p->most + (size_t)row * p->n_groups;
     float largest;
-    uint32_t group = dev->ops->peak(most, p->n_groups, &largest);
+    uint32_t group = dev->ops->maximum(most, p->n_groups, &largest);
     *best = (int32_t)(group * GROUP + p->at[(size_t)row * p->n_groups + group]);
     return isfinite(largest) != 0;
 }

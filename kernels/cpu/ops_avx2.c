@@ -153,7 +153,7 @@ static void finish(float (*acc)[GROUP], uint32_t n_rows, const float *bias, bool
 }
 
 /* Those of z[i .. i + 7] that exist, others as -inf. */
-static inline __m256 peak_load(const float *z, uint32_t i, uint32_t n) {
+static inline __m256 maximum_load(const float *z, uint32_t i, uint32_t n) {
     if (i + 8 <= n) return _mm256_loadu_ps(z + i);
     __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     __m256i inside = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n - i)), lane);
@@ -162,10 +162,10 @@ static inline __m256 peak_load(const float *z, uint32_t i, uint32_t n) {
 }
 
 /* Sums of x - x, which is 0 or NaN, tell whether all are finite. */
-static uint32_t peak(const float *z, uint32_t n, float *most) {
+static uint32_t maximum(const float *z, uint32_t n, float *most) {
     __m256 most8 = _mm256_set1_ps(-INFINITY), sum8 = _mm256_setzero_ps();
     for (uint32_t i = 0; i < n; i += 8) {
-        __m256 x = peak_load(z, i, n);
+        __m256 x = maximum_load(z, i, n);
         most8 = _mm256_max_ps(most8, x);
         if (i + 8 <= n) sum8 = _mm256_add_ps(sum8, _mm256_sub_ps(x, x));
     }
@@ -181,7 +181,7 @@ static uint32_t peak(const float *z, uint32_t n, float *most) {
     *most = _mm_cvtss_f32(_mm_max_ss(most4, _mm_movehdup_ps(most4)));
     most8 = _mm256_set1_ps(*most);
     for (uint32_t i = 0;; i += 8) { /* ends: it is there */
-        int found = _mm256_movemask_ps(_mm256_cmp_ps(peak_load(z, i, n), most8, _CMP_EQ_OQ));
+        int found = _mm256_movemask_ps(_mm256_cmp_ps(maximum_load(z, i, n), most8, _CMP_EQ_OQ));
         if (found) return i + (uint32_t)__builtin_ctz((unsigned)found);
     }
 }
@@ -203,7 +203,7 @@ const struct cpu_ops cpu_ops_avx2 = {
     .weighted_sum = weighted_sum,
     .expand = expand,
     .rope = rope,
-    .peak = peak,
+    .maximum = maximum,
     .kv_store = avx2_kv_store,
     .attend_tile = avx2_attend_tile,
     .attend_scratch = attend_scratch,

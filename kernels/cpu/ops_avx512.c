@@ -132,18 +132,18 @@ static void expand(const float *const *v, const float *c, uint32_t n_v, uint32_t
 }
 
 /* Those of z[i .. i + 15] that exist, others as `rest`. */
-static inline __m512 peak_load(const float *z, uint32_t i, uint32_t n, __m512 rest) {
+static inline __m512 maximum_load(const float *z, uint32_t i, uint32_t n, __m512 rest) {
     if (i + 16 <= n) return _mm512_loadu_ps(z + i);
     return _mm512_mask_loadu_ps(rest, (__mmask16)((1u << (n - i)) - 1), z + i);
 }
 
-static uint32_t peak(const float *z, uint32_t n, float *most) {
+static uint32_t maximum(const float *z, uint32_t n, float *most) {
     enum { NOT_FINITE = 0x99 }; /* both kinds of NaN, both infinities */
     const __m512 lowest = _mm512_set1_ps(-FLT_MAX);
     __m512 most16 = lowest;
     __mmask16 bad = 0;
     for (uint32_t i = 0; i < n; i += 16) {
-        __m512 x = peak_load(z, i, n, lowest);
+        __m512 x = maximum_load(z, i, n, lowest);
         most16 = _mm512_max_ps(most16, x);
         bad = (__mmask16)(bad | _mm512_fpclass_ps_mask(x, NOT_FINITE));
     }
@@ -154,7 +154,7 @@ static uint32_t peak(const float *z, uint32_t n, float *most) {
     *most = _mm512_reduce_max_ps(most16);
     most16 = _mm512_set1_ps(*most);
     for (uint32_t i = 0;; i += 16) { /* ends: it is there */
-        __m512 x = peak_load(z, i, n, _mm512_set1_ps(NAN));
+        __m512 x = maximum_load(z, i, n, _mm512_set1_ps(NAN));
         __mmask16 found = _mm512_cmp_ps_mask(x, most16, _CMP_EQ_OQ);
         if (found) return i + (uint32_t)__builtin_ctz(found);
     }
@@ -177,15 +177,15 @@ static void finish(float (*acc)[GROUP], uint32_t n_rows, const float *bias, bool
     }
 }
 
-#define OPS(GEMM_INT8, NARROW, GEMM_BF16, ATTEND, ...)                                            \
-    {                                                                                             \
-        .matrix_bytes = avx2_matrix_bytes, .matrix_pack = avx2_matrix_pack,                       \
-        .matrix_row = avx2_matrix_row, .step_sums = avx2_step_sums, .quantise = avx2_quantise,    \
-        .gemm_group = avx512_gemm_group, .gemm_int8 = GEMM_INT8, .narrow = NARROW,                \
-        .gemm_bf16 = GEMM_BF16, .finish = finish, .rmsnorm = rmsnorm, .silu_mul = silu_mul,       \
-        .dots = dots, .weighted_sum = weighted_sum, .expand = expand, .rope = rope, .peak = peak, \
-        .kv_store = avx2_kv_store, .attend_tile = ATTEND, .attend_scratch = attend_scratch,       \
-        .attend_splits = true, __VA_ARGS__                                                        \
+#define OPS(GEMM_INT8, NARROW, GEMM_BF16, ATTEND, ...)                                         \
+    {                                                                                          \
+        .matrix_bytes = avx2_matrix_bytes, .matrix_pack = avx2_matrix_pack,                    \
+        .matrix_row = avx2_matrix_row, .step_sums = avx2_step_sums, .quantise = avx2_quantise, \
+        .gemm_group = avx512_gemm_group, .gemm_int8 = GEMM_INT8, .narrow = NARROW,             \
+        .gemm_bf16 = GEMM_BF16, .finish = finish, .rmsnorm = rmsnorm, .silu_mul = silu_mul,    \
+        .dots = dots, .weighted_sum = weighted_sum, .expand = expand, .rope = rope,            \
+        .maximum = maximum, .kv_store = avx2_kv_store, .attend_tile = ATTEND,                  \
+        .attend_scratch = attend_scratch, .attend_splits = true, __VA_ARGS__                   \
     }
 const struct cpu_ops cpu_ops_avx512 =
     OPS(avx2_gemm_int8, cpu_narrow, avx512_gemm_group, avx512_attend_tile, .tiles = false);

@@ -329,7 +329,7 @@ static void finish(float (*acc)[GROUP], uint32_t n_rows, const float *bias, bool
     cpu_finish_columns(acc, n_rows, GROUP, bias, add, y, ldy);
 }
 
-static uint32_t peak(const float *z, uint32_t n, float *most) {
+static uint32_t maximum(const float *z, uint32_t n, float *most) {
     uint32_t at = 0;
     bool finite = true;
     for (uint32_t i = 0; i < n; i++) {
@@ -357,7 +357,7 @@ const struct cpu_ops cpu_ops_ref = {
     .weighted_sum = weighted_sum,
     .expand = expand,
     .rope = rope,
-    .peak = peak,
+    .maximum = maximum,
     .kv_store = kv_store,
     .attend_tile = attend_tile,
     .attend_scratch = attend_scratch,

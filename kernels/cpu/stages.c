@@ -84,7 +84,7 @@ struct gemm_job {
     uint32_t n_rows, row_block;
     bool add;
     bool padded; /* y has room for whole groups, and wants zeros there */
-    bool peaks;  /* note those of y (lm_head) */
+    bool maxima; /* note those of y (lm_head) */
 };
 
 struct gemm_phase {
@@ -135,8 +135,8 @@ static void gemm_columns(struct gemm_phase *phase, const struct gemm_job *job, u
         dev->ops->finish(acc, n_rows, bias, job->add, y, job->ldy);
     else
         cpu_finish_columns(acc, n_rows, n, bias, job->add, y, job->ldy);
-    for (uint32_t i = 0; job->peaks && i < n_rows; i++) /* no bias there: y is acc */
-        cpu_note_peak(dev, row0 + i, group, acc[i], n);
+    for (uint32_t i = 0; job->maxima && i < n_rows; i++) /* no bias there: y is acc */
+        cpu_note_maximum(dev, row0 + i, group, acc[i], n);
     if (!job->up) return;
     multiply(dev, job->up, group, &in, acc);
     for (uint32_t i = 0; i < n_rows; i++, y += job->ldy) {
@@ -388,7 +388,7 @@ int cpu_lm_head(struct device *dev) {
                                      .y = dev->last_logits,
                                      .ldy = dev->shape.vocab_size,
                                      .n_rows = dev->n_logit_rows,
-                                     .peaks = true};
+                                     .maxima = true};
     struct row_phase norm = {.dev = dev,
                              .fn = norm_row,
                              .n_rows = dev->n_logit_rows,

@@ -1,5 +1,6 @@
 /* Processor quota and memory room, read from made-up /proc and /sys trees. */
 #include "tests/harness.h"
+#include "tests/unit/fake_root.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,27 +11,6 @@
 #include "engine/memory.h"
 
 #define MIB ((uint64_t)1 << 20)
-
-static char root[512];
-
-/* A tree of its own for each test. */
-static int fresh_root(void **state) {
-    (void)state;
-    static int n;
-    snprintf(root, sizeof root, "%s/tree%d", scratch_dir(), n++);
-    return mkdir(root, 0700);
-}
-
-static void put(const char *path, const char *text) {
-    char full[1024];
-    snprintf(full, sizeof full, "%s%s", root, path);
-    for (char *slash = full + strlen(root) + 1; (slash = strchr(slash, '/')); slash++) {
-        *slash = 0;
-        mkdir(full, 0700);
-        *slash = '/';
-    }
-    write_file(full, text, strlen(text));
-}
 
 static void an_empty_tree_limits_nothing_and_knows_nothing(void **state) {
     (void)state;

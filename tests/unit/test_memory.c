@@ -1,6 +1,7 @@
 /* Memory for weights and KV: huge pages where the system gives them, and memory nodes, read from
  * made-up /proc and /sys trees. */
 #include "tests/harness.h"
+#include "tests/unit/fake_root.h"
 
 #include <linux/mempolicy.h>
 #include <stdio.h>
@@ -119,27 +120,6 @@ static void lists_of_nodes_are_read(void **state) {
         if (nodes_parse(bad[i], &nodes)) fail_msg("\"%s\" was taken", bad[i]);
         assert_int_equal(nodes_count(&nodes), 0);
     }
-}
-
-static char root[512];
-
-/* A tree of its own for each test. */
-static int fresh_root(void **state) {
-    (void)state;
-    static int n;
-    snprintf(root, sizeof root, "%s/nodes%d", scratch_dir(), n++);
-    return mkdir(root, 0700);
-}
-
-static void put(const char *path, const char *text) {
-    char full[1024];
-    snprintf(full, sizeof full, "%s%s", root, path);
-    for (char *slash = full + strlen(root) + 1; (slash = strchr(slash, '/')); slash++) {
-        *slash = 0;
-        mkdir(full, 0700);
-        *slash = '/';
-    }
-    write_file(full, text, strlen(text));
 }
 
 static void put_machine(const char *online, const char *mems, const char *cpus) {

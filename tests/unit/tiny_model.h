@@ -202,7 +202,7 @@ static inline void tiny_put_logit(const struct tiny *t, uint32_t row, uint32_t i
         struct device *dev = t->dev;
         uint32_t group = id / GROUP, n = dev->shape.vocab_size - group * GROUP;
         dev->logits[at] = x;
-        cpu_note_peak(dev, row, group, &dev->logits[at - id % GROUP], n < GROUP ? n : GROUP);
+        cpu_note_maximum(dev, row, group, &dev->logits[at - id % GROUP], n < GROUP ? n : GROUP);
         return;
     }
     float *logits = malloc(t->shape.vocab_size * sizeof *logits);

@@ -18,7 +18,7 @@ static void find_ops(void) {
 
 /* ---- the operation ---------------------------------------------------------------------------- */
 
-static void check_peak(const struct cpu_ops *table, const float *z, uint32_t n) {
+static void check_maximum(const struct cpu_ops *table, const float *z, uint32_t n) {
     bool finite = true;
     uint32_t want = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -26,7 +26,7 @@ static void check_peak(const struct cpu_ops *table, const float *z, uint32_t n) 
         if (z[i] > z[want]) want = i;
     }
     float most = -1;
-    uint32_t at = table->peak(z, n, &most);
+    uint32_t at = table->maximum(z, n, &most);
     assert_true(finite == !isnan(most));
     if (!finite) return;
     assert_true(most == z[want]);
@@ -34,7 +34,7 @@ static void check_peak(const struct cpu_ops *table, const float *z, uint32_t n) 
 }
 
 /* z lies flush against what must not be read as part of it. */
-static void peak_is_the_lowest_of_the_largest(void **state) {
+static void maximum_is_the_lowest_of_the_largest(void **state) {
     (void)state;
     const float values[] = {-3.4e38f, -1, -0.0f, 0, 1e-45f, 2, 3.4e38f};
     for (uint32_t o = 0; o < n_ops; o++) {
@@ -48,12 +48,12 @@ static void peak_is_the_lowest_of_the_largest(void **state) {
                     z[i] = values[rng_below(&rng, kinds)];
                 for (uint32_t i = n; i < n + 16; i++)
                     z[i] = round % 2 ? INFINITY : NAN;
-                check_peak(ops[o], z, n);
+                check_maximum(ops[o], z, n);
             }
     }
 }
 
-static void peak_tells_what_is_not_finite(void **state) {
+static void maximum_tells_what_is_not_finite(void **state) {
     (void)state;
     const float broken[] = {NAN, -NAN, INFINITY, -INFINITY};
     for (uint32_t o = 0; o < n_ops; o++)
@@ -64,7 +64,7 @@ static void peak_tells_what_is_not_finite(void **state) {
                     for (uint32_t i = 0; i < n; i++)
                         z[i] = (float)i;
                     z[at] = broken[b];
-                    check_peak(ops[o], z, n);
+                    check_maximum(ops[o], z, n);
                 }
 }
 
@@ -188,8 +188,8 @@ int main(void) {
     tables_find();
     find_ops();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(peak_is_the_lowest_of_the_largest),
-        cmocka_unit_test(peak_tells_what_is_not_finite),
+        cmocka_unit_test(maximum_is_the_lowest_of_the_largest),
+        cmocka_unit_test(maximum_tells_what_is_not_finite),
         cmocka_unit_test(greedy_tokens_are_those_of_the_whole_row),
         cmocka_unit_test(a_row_that_is_not_finite_fails),
     };
