@@ -40,7 +40,8 @@ void amx_configure(enum amx_shape shape, uint32_t first, uint32_t second);
 void amx_release(void);
 
 /* gemm_amx.c */
-void amx_narrow(float *x, uint32_t n_steps, uint16_t *rows, uint32_t row);
+void amx_narrow(float *x, uint32_t first, uint32_t n, uint32_t n_steps, uint16_t *rows,
+                uint32_t row);
 void amx_gemm_bf16(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                    float (*acc)[GROUP]);
 
@@ -49,7 +50,7 @@ void amx_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_row
                    float (*acc)[GROUP]);
 
 /* attend_avx512.c, attend_amx.c */
-void amx_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
+bool amx_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
                      void *scratch);
 struct tile_walk;
 void amx_attend_block(const struct tile_walk *w, uint32_t first, uint32_t end);

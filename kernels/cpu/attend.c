@@ -251,7 +251,7 @@ static void give_rows(const struct tile_walk *w, const struct attend_tile *t) {
     }
 }
 
-void attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t layer,
+bool attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t layer,
                  const struct attend_task *task, void *scratch) {
     const struct attend_tile *t = &dev->tiles[task->tile];
     struct carve c = {.base = scratch};
@@ -271,8 +271,9 @@ void attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t laye
     } else {
         const struct attend_split *split = &dev->splits[t->split];
         dev->kv_pages_read += walk_part(&w, split, task->part);
-        if (!arrive(dev, split, task->kv_head)) return;
+        if (!arrive(dev, split, task->kv_head)) return false;
         merge_parts(&w, split);
     }
     give_rows(&w, t);
+    return true;
 }

@@ -81,7 +81,7 @@ static inline char *attend_page(const struct tile_walk *w, uint32_t index) {
 }
 
 /* A task of stage attend, in scratch memory of attend_scratch bytes. */
-void attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t layer,
+bool attend_tile(const struct attend_ops *ops, struct device *dev, uint32_t layer,
                  const struct attend_task *task, void *scratch);
 size_t attend_scratch(const struct device *dev);
 

@@ -325,7 +325,7 @@ static const struct attend_ops ops = {
     .merge = avx2_merge,
 };
 
-void avx2_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
+bool avx2_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
                       void *scratch) {
-    attend_tile(&ops, dev, layer, task, scratch);
+    return attend_tile(&ops, dev, layer, task, scratch);
 }

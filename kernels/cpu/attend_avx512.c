@@ -185,15 +185,15 @@ static const struct attend_ops ops = OPS(.block = NULL);
 static const struct attend_ops ops_amx =
     OPS(.block = amx_attend_block, .queries = amx_attend_queries);
 
-void avx512_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
+bool avx512_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
                         void *scratch) {
-    attend_tile(&ops, dev, layer, task, scratch);
+    return attend_tile(&ops, dev, layer, task, scratch);
 }
 
 /* Rows of one device have one arithmetic: float32 activations keep to that of the other tables. */
-void amx_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
+bool amx_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
                      void *scratch) {
     bool tiles = dev->shape.activations != ACTIVATIONS_F32 && dev->limits.kv_dtype == DTYPE_BF16;
-    attend_tile(tiles ? &ops_amx : &ops, dev, layer, task, scratch);
+    return attend_tile(tiles ? &ops_amx : &ops, dev, layer, task, scratch);
     amx_release();
 }

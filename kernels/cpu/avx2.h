@@ -83,7 +83,7 @@ void avx2_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_ro
 /* attend_avx2.c */
 void avx2_kv_store(const struct device *dev, void *page, uint32_t at, const float *k,
                    const float *v);
-void avx2_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
+bool avx2_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
                       void *scratch);
 void avx2_merge(float *out, float *most, float *total, const float *part, float part_most,
                 float part_total, size_t ep);

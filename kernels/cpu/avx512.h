@@ -50,7 +50,7 @@ void avx512_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_
                       float (*acc)[GROUP]);
 
 /* attend_avx512.c */
-void avx512_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
+bool avx512_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
                         void *scratch);
 
 #endif

@@ -100,9 +100,10 @@ struct cpu_ops {
      * in it (blocks.h). */
     void (*gemm_int8)(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                       float (*acc)[GROUP]);
-    /* Row number `row` in bf16 (ties to even), for gemm_bf16: into rows [all, up to a multiple of 16],
-     * or where `tiles` is false rounded in place. */
-    void (*narrow)(float *x, uint32_t n_steps, uint16_t *rows, uint32_t row);
+    /* Steps first .. first + n - 1, in x, of row number `row` in bf16 (ties to even), for gemm_bf16: into
+     * rows [all, up to a multiple of 16] of n_steps, or where `tiles` is false rounded in place. */
+    void (*narrow)(float *x, uint32_t first, uint32_t n, uint32_t n_steps, uint16_t *rows,
+                   uint32_t row);
     /* gemm_group for m->bf16: the same order of sums in every table but ref. acc has room for n_rows
      * up to a multiple of 32. */
     void (*gemm_bf16)(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
@@ -132,8 +133,9 @@ struct cpu_ops {
     /* Store k, v [head_dim] at position `at` of a page of one kv head, as the KV type has it. */
     void (*kv_store)(const struct device *dev, void *page, uint32_t at, const float *k,
                      const float *v);
-    /* In scratch of attend_scratch bytes; tasks run at once, in any order. */
-    void (*attend_tile)(struct device *dev, uint32_t layer, const struct attend_task *task,
+    /* In scratch of attend_scratch bytes; tasks run at once, in any order. Returns whether what the
+     * tile's rows get from this kv head is now all in dev->o. */
+    bool (*attend_tile)(struct device *dev, uint32_t layer, const struct attend_task *task,
                         void *scratch);
     size_t (*attend_scratch)(const struct device *dev);
     bool attend_splits; /* attend_tile takes parts of a tile's blocks */
@@ -164,6 +166,16 @@ struct maxima {
     uint32_t n_groups;
     float *most; /* [max_logit_rows][n_groups] */
     uint8_t *at; /* the same; within the group */
+};
+
+/* Rows as the matrices that they go through next want them beside float32: see gemm_rows, of which a
+ * row has n_steps steps. */
+struct ready {
+    float *sums; /* [rows][ld_sums], as scales and qsums */
+    int8_t *q;   /* [rows][n_steps * GROUP] */
+    float *scales;
+    int32_t *qsums;
+    uint16_t *bf16; /* NULL where ops->tiles is false */
 };
 
 struct slot {
@@ -240,12 +252,8 @@ struct device {
     /* Activations, [max_rows]. */
     float *x, *u, *q, *k, *v, *o, *gate;
     float *residual; /* what embed sets and branches add to: x, in an MSAR model a source */
-    float *sums;
     size_t ld_sums;
-    int8_t *quantised; /* int8 activations: the rows that go through the next matrices */
-    float *scales;     /* [rows][ld_sums] */
-    int32_t *qsums;
-    uint16_t *narrowed;           /* bf16 activations, where ops->tiles: the same rows */
+    struct ready ready, ready_ff; /* of u or o; of gate, made while u is read */
     float *logits, *draft_logits; /* [max_logit_rows][vocab] */
     float *last_logits;           /* the one that the last forward wrote */
     struct maxima maxima;         /* of last_logits */
@@ -344,7 +352,8 @@ static inline uint16_t *cpu_kv_scales(const struct device *dev, void *head, bool
 /* ops_ref.c: cpu_ops' finish for n columns, and narrow in place. */
 void cpu_finish_columns(float (*acc)[GROUP], uint32_t n_rows, uint32_t n, const float *bias,
                         bool add, float *y, size_t ldy);
-void cpu_narrow(float *x, uint32_t n_steps, uint16_t *rows, uint32_t row);
+void cpu_narrow(float *x, uint32_t first, uint32_t n, uint32_t n_steps, uint16_t *rows,
+                uint32_t row);
 
 /* weights.c */
 int cpu_load(struct device *dev, enum weight which, uint32_t layer, const struct tensor *src,

@@ -84,6 +84,19 @@ static void cut_splits(struct device *dev, const struct device_limits *l, struct
     dev->parts_cap = floats;
 }
 
+static void cut_ready(const struct device *dev, size_t rows, size_t ldx, struct ready *r,
+                      struct carve *c) {
+    enum activations activations = dev->shape.activations;
+    bool tiles = dev->ops->tiles && activations == ACTIVATIONS_BF16;
+    size_t int8_rows = activations == ACTIVATIONS_INT8 ? rows : 0;
+    r->sums = carve(c, rows, dev->ld_sums * sizeof *r->sums);
+    r->q = carve(c, int8_rows, ldx);
+    r->scales = carve(c, int8_rows, dev->ld_sums * sizeof *r->scales);
+    r->qsums = carve(c, int8_rows, dev->ld_sums * sizeof *r->qsums);
+    uint16_t *bf16 = carve(c, tiles ? align_up(rows, 16) : 0, ldx * sizeof *r->bf16);
+    r->bf16 = tiles ? bf16 : NULL;
+}
+
 /* Cut (or, with base NULL, measure) everything a forward needs within the limits. */
 static size_t cut_workspace(struct device *dev, const struct device_limits *l, char *base) {
     struct carve c = {.base = base};
@@ -113,15 +126,8 @@ static size_t cut_workspace(struct device *dev, const struct device_limits *l, c
     dev->v = carve(&c, rows, dev->ld_kv * f);
     dev->o = carve(&c, rows, dev->ld_q * f);
     dev->gate = carve(&c, rows, dev->ld_ff * f);
-    dev->sums = carve(&c, u_rows, dev->ld_sums * f);
-    size_t q_rows = dev->shape.activations == ACTIVATIONS_INT8 ? u_rows : 0;
-    dev->quantised = carve(&c, q_rows, dev->ld_sums * GROUP);
-    dev->scales = carve(&c, q_rows, dev->ld_sums * f);
-    dev->qsums = carve(&c, q_rows, dev->ld_sums * sizeof *dev->qsums);
-    bool tiles = dev->ops->tiles && dev->shape.activations == ACTIVATIONS_BF16;
-    uint16_t *narrowed =
-        carve(&c, tiles ? align_up(u_rows, 16) : 0, dev->ld_sums * GROUP * sizeof *narrowed);
-    dev->narrowed = tiles ? narrowed : NULL;
+    cut_ready(dev, u_rows, dev->ld_model > dev->ld_q ? dev->ld_model : dev->ld_q, &dev->ready, &c);
+    cut_ready(dev, rows, dev->ld_ff, &dev->ready_ff, &c);
     size_t vocab = dev->shape.vocab_size;
     dev->logits = carve(&c, l->max_logit_rows, vocab * f);
     bool drafts = dev->shape.block_size > 0;

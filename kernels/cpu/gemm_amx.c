@@ -66,9 +66,10 @@ void amx_release(void) {
 /* ---- rows -------------------------------------------------------------------------------------- */
 
 /* Row tiles: [row / 16][step][16][32]. */
-void amx_narrow(float *x, uint32_t n_steps, uint16_t *rows, uint32_t row) {
-    uint16_t *to = rows + (size_t)(row / TILE) * n_steps * ROW_STEP + row % TILE * GROUP;
-    for (uint32_t s = 0; s < n_steps; s++, x += GROUP, to += ROW_STEP)
+void amx_narrow(float *x, uint32_t first, uint32_t n, uint32_t n_steps, uint16_t *rows,
+                uint32_t row) {
+    uint16_t *to = rows + ((size_t)(row / TILE) * n_steps + first) * ROW_STEP + row % TILE * GROUP;
+    for (uint32_t s = 0; s < n; s++, x += GROUP, to += ROW_STEP)
         _mm512_store_si512(
             to, (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x)));
 }

@@ -53,10 +53,13 @@ void cpu_finish_columns(float (*acc)[GROUP], uint32_t n_rows, uint32_t n, const 
         }
 }
 
-void cpu_narrow(float *x, uint32_t n_steps, uint16_t *rows, uint32_t row) {
+void cpu_narrow(float *x, uint32_t first, uint32_t n, uint32_t n_steps, uint16_t *rows,
+                uint32_t row) {
+    (void)first;
+    (void)n_steps;
     (void)rows;
     (void)row;
-    for (uint32_t k = 0; k < n_steps * GROUP; k++)
+    for (uint32_t k = 0; k < n * GROUP; k++)
         x[k] = bf16_to_f32(f32_to_bf16(x[k]));
 }
 
@@ -314,7 +317,7 @@ static void attend_row(const struct device *dev, uint32_t layer, uint32_t row, u
         o[i] = (float)(s->sum[i] / total);
 }
 
-static void attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
+static bool attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
                         void *scratch) {
     struct carve c = {.base = scratch};
     struct ref_scratch s = cut_scratch(dev, &c);
@@ -322,6 +325,7 @@ static void attend_tile(struct device *dev, uint32_t layer, const struct attend_
     for (uint32_t i = 0; i < t->n_rows; i++)
         for (uint32_t h = 0; h < dev->group; h++)
             attend_row(dev, layer, dev->order[t->first + i], task->kv_head * dev->group + h, &s);
+    return true;
 }
 
 static void finish(float (*acc)[GROUP], uint32_t n_rows, const float *bias, bool add, float *y,

@@ -30,15 +30,24 @@ static unsigned needs_of(const struct matrix *m) {
     return m->bf16 ? NEED_BF16 : m->int8 ? NEED_INT8 : block_has_minima(m->dtype) ? NEED_SUMS : 0;
 }
 
-/* Rows x [n_steps * GROUP] of row number `row` made ready for its matrices. */
-static void prepare_row(struct device *dev, float *x, size_t ldx, uint32_t row, unsigned needs) {
-    uint32_t n_steps = (uint32_t)(ldx / GROUP);
-    size_t at = row * dev->ld_sums;
-    if (needs & NEED_SUMS) dev->ops->step_sums(x, n_steps, dev->sums + at);
+/* Does the matrix whose they are read the rows in float32? */
+static bool needs_floats(const struct device *dev, unsigned needs) {
+    return needs & NEED_BF16 ? !dev->ops->tiles : !(needs & NEED_INT8);
+}
+
+/* Steps first .. first + n - 1, in x, of row number `row` of ldx numbers made ready for its matrices. */
+static void prepare_steps(struct device *dev, struct ready *r, float *x, uint32_t first, uint32_t n,
+                          size_t ldx, uint32_t row, unsigned needs) {
+    size_t at = row * dev->ld_sums + first;
+    if (needs & NEED_SUMS) dev->ops->step_sums(x, n, r->sums + at);
     if (needs & NEED_INT8)
-        dev->ops->quantise(x, n_steps, dev->quantised + row * ldx, dev->scales + at,
-                           dev->qsums + at, dev->sums + at);
-    if (needs & NEED_BF16) dev->ops->narrow(x, n_steps, dev->narrowed, row);
+        dev->ops->quantise(x, n, r->q + row * ldx + (size_t)first * GROUP, r->scales + at,
+                           r->qsums + at, r->sums + at);
+    if (needs & NEED_BF16) dev->ops->narrow(x, first, n, (uint32_t)(ldx / GROUP), r->bf16, row);
+}
+
+static void prepare_row(struct device *dev, float *x, size_t ldx, uint32_t row, unsigned needs) {
+    prepare_steps(dev, &dev->ready, x, 0, (uint32_t)(ldx / GROUP), ldx, row, needs);
 }
 
 static void row_task(void *arg, uint32_t task, uint32_t thread) {
@@ -73,12 +82,15 @@ static void plain_row(struct row_phase *phase, uint32_t row) {
 
 /* ---- phases over matrices --------------------------------------------------------------------- */
 
-/* y[i] = W x[i] + bias (add: y[i] += that); with `up`: y = silu(W x + bias) * (up x + up_bias). */
+/* y[i] = W x[i] + bias (add: y[i] += that); with `up`: y = silu(W x + bias) * (up x + up_bias), made
+ * ready for the matrices whose `needs` those are, which may not need y itself. */
 struct gemm_job {
     const struct matrix *w, *up;
     const float *bias, *up_bias; /* NULL: none */
     const float *x;
     size_t ldx;
+    const struct ready *ready; /* of x */
+    unsigned needs;
     float *y;
     size_t ldy;
     uint32_t n_rows, row_block;
@@ -111,24 +123,57 @@ static void multiply(const struct device *dev, const struct matrix *w, uint32_t 
         dev->ops->gemm_group(w, group, in, acc);
 }
 
+static struct gemm_rows job_rows(const struct device *dev, const struct gemm_job *job,
+                                 uint32_t row0, uint32_t n_rows) {
+    const struct ready *r = job->ready;
+    size_t at = row0 * dev->ld_sums;
+    struct gemm_rows in = {.x = job->x + row0 * job->ldx,
+                           .ldx = job->ldx,
+                           .sums = r->sums + at,
+                           .ldsums = dev->ld_sums,
+                           .n_rows = n_rows};
+    if (dev->shape.activations == ACTIVATIONS_INT8) {
+        in.q = r->q + row0 * job->ldx;
+        in.scales = r->scales + at;
+        in.qsums = r->qsums + at;
+    }
+    if (r->bf16) in.bf16 = r->bf16 + row0 * job->ldx;
+    return in;
+}
+
+static void add_columns(float (*acc)[GROUP], uint32_t n_rows, const float *bias) {
+    for (uint32_t i = 0; bias && i < n_rows; i++)
+        for (uint32_t j = 0; j < GROUP; j++)
+            acc[i][j] += bias[j];
+}
+
+/* acc = silu(acc + bias) * up: still in the nearest cache, it is one step of the matrix that follows. */
+static void gemm_silu(struct device *dev, const struct gemm_job *job, uint32_t row0,
+                      const struct gemm_rows *in, uint32_t group, float (*acc)[GROUP]) {
+    float up[ROW_BLOCK_MAX][GROUP] __attribute__((aligned(4096)));
+    uint32_t n_rows = in->n_rows, col = group * GROUP;
+    multiply(dev, job->up, group, in, up);
+    add_columns(acc, n_rows, job->bias ? job->bias + col : NULL);
+    add_columns(up, n_rows, job->up_bias ? job->up_bias + col : NULL);
+    dev->ops->silu_mul(acc[0], up[0], n_rows * GROUP);
+    for (uint32_t i = 0; job->needs && i < n_rows; i++)
+        prepare_steps(dev, &dev->ready_ff, acc[i], group, 1, job->ldy, row0 + i, job->needs);
+    if (needs_floats(dev, job->needs))
+        dev->ops->finish(acc, n_rows, NULL, false, job->y + row0 * job->ldy + col, job->ldy);
+}
+
 static void gemm_columns(struct gemm_phase *phase, const struct gemm_job *job, uint32_t row0,
                          uint32_t n_rows, uint32_t group) {
     struct device *dev = phase->dev;
     float acc[ROW_BLOCK_MAX][GROUP] __attribute__((aligned(4096))); /* int8_amx.c */
-    struct gemm_rows in = {.x = job->x + row0 * job->ldx,
-                           .ldx = job->ldx,
-                           .sums = dev->sums + row0 * dev->ld_sums,
-                           .ldsums = dev->ld_sums,
-                           .n_rows = n_rows};
-    if (job->w->int8 || (job->up && job->up->int8)) {
-        in.q = dev->quantised + row0 * job->ldx;
-        in.scales = dev->scales + row0 * dev->ld_sums;
-        in.qsums = dev->qsums + row0 * dev->ld_sums;
+    struct gemm_rows in = job_rows(dev, job, row0, n_rows);
+    multiply(dev, job->w, group, &in, acc);
+    if (job->up) {
+        gemm_silu(dev, job, row0, &in, group, acc);
+        return;
     }
-    if (dev->narrowed) in.bf16 = dev->narrowed + row0 * job->ldx;
     uint32_t col = group * GROUP, n = GROUP;
     if (!job->padded && job->w->rows - col < GROUP) n = job->w->rows - col;
-    multiply(dev, job->w, group, &in, acc);
     const float *bias = job->bias ? job->bias + col : NULL;
     float *y = job->y + row0 * job->ldy + col;
     if (n == GROUP)
@@ -137,14 +182,6 @@ static void gemm_columns(struct gemm_phase *phase, const struct gemm_job *job, u
         cpu_finish_columns(acc, n_rows, n, bias, job->add, y, job->ldy);
     for (uint32_t i = 0; job->maxima && i < n_rows; i++) /* no bias there: y is acc */
         cpu_note_maximum(dev, row0 + i, group, acc[i], n);
-    if (!job->up) return;
-    multiply(dev, job->up, group, &in, acc);
-    for (uint32_t i = 0; i < n_rows; i++, y += job->ldy) {
-        if (job->up_bias)
-            for (uint32_t j = 0; j < n; j++)
-                acc[i][j] += job->up_bias[col + j];
-        dev->ops->silu_mul(y, acc[i], n);
-    }
 }
 
 static void gemm_task(void *arg, uint32_t task, uint32_t thread) {
@@ -186,7 +223,7 @@ static void embed_row(struct row_phase *phase, uint32_t row) {
     dev->ops->matrix_row(cpu_weight(dev, WEIGHT_EMBED, 0), (uint32_t)dev->row_token[row], x);
     memset(x + dev->shape.d_model, 0, (dev->ld_model - dev->shape.d_model) * sizeof *x);
     if (dev->shape.activations == ACTIVATIONS_BF16) /* the numbers of a table that rounds at load */
-        cpu_narrow(x, (uint32_t)(dev->ld_model / GROUP), NULL, 0);
+        cpu_narrow(x, 0, (uint32_t)(dev->ld_model / GROUP), 0, NULL, 0);
 }
 
 int cpu_embed(struct device *dev) {
@@ -259,6 +296,7 @@ static struct gemm_job projection(const struct device *dev, uint32_t layer, enum
                              .bias = cpu_vector(dev, bias, layer),
                              .x = dev->u,
                              .ldx = dev->ld_model,
+                             .ready = &dev->ready,
                              .y = y,
                              .ldy = ldy,
                              .n_rows = n_rows,
@@ -299,7 +337,26 @@ int cpu_qkv(struct device *dev, uint32_t layer) {
 struct attend_phase {
     struct device *dev;
     uint32_t layer;
+    unsigned needs; /* of the matrix that follows, where a kv head's heads are whole steps of it */
 };
+
+static const struct matrix *out_projection(const struct device *dev, uint32_t layer) {
+    return cpu_weight(dev, dev->drafting ? WEIGHT_O_DIFF : WEIGHT_O, layer);
+}
+
+/* Numbers of o that a kv head's heads make. */
+static uint32_t head_floats(const struct device *dev) {
+    return dev->group * dev->shape.head_dim;
+}
+
+static void prepare_heads(struct device *dev, const struct attend_task *task, unsigned needs) {
+    const struct attend_tile *t = &dev->tiles[task->tile];
+    uint32_t n = head_floats(dev) / GROUP, first = task->kv_head * n;
+    for (uint32_t i = t->first; i < t->first + t->n_rows; i++) {
+        float *o = dev->o + dev->order[i] * dev->ld_q + (size_t)first * GROUP;
+        prepare_steps(dev, &dev->ready, o, first, n, dev->ld_q, dev->order[i], needs);
+    }
+}
 
 static void attend_task(void *arg, uint32_t task, uint32_t thread) {
     struct attend_phase *phase = arg;
@@ -313,12 +370,14 @@ static void attend_task(void *arg, uint32_t task, uint32_t thread) {
             task -= (split->n_parts - 1) * n_heads;
         what = (struct attend_task){split->tile, task % n_heads, 1 + task / n_heads};
     }
-    dev->ops->attend_tile(dev, phase->layer, &what, dev->thread_scratch[thread]);
+    bool whole = dev->ops->attend_tile(dev, phase->layer, &what, dev->thread_scratch[thread]);
+    if (whole && phase->needs) prepare_heads(dev, &what, phase->needs);
 }
 
 /* Each tile and kv head, whole or its first part; then the further parts of the tiles that are split. */
 int cpu_attend(struct device *dev, uint32_t layer) {
     struct attend_phase phase = {.dev = dev, .layer = layer};
+    if (head_floats(dev) % GROUP == 0) phase.needs = needs_of(out_projection(dev, layer));
     uint32_t n = dev->n_tiles;
     for (uint32_t i = 0; i < dev->n_splits; i++)
         n += dev->splits[i].n_parts - 1;
@@ -340,7 +399,7 @@ int cpu_out_residual(struct device *dev, uint32_t layer) {
                              .in = dev->o,
                              .ld_in = dev->ld_q,
                              .needs = needs_of(gemm.jobs[0].w)};
-    if (rows.needs) run_rows(&rows);
+    if (rows.needs && head_floats(dev) % GROUP) run_rows(&rows); /* else cpu_attend did it */
     run_gemm(&gemm);
     return OK;
 }
@@ -353,9 +412,11 @@ int cpu_mlp(struct device *dev, uint32_t layer) {
         projection(dev, layer, WEIGHT_GATE, WEIGHT_GATE_BIAS, dev->n_rows, dev->gate, dev->ld_ff);
     in.jobs[0].up = cpu_weight(dev, WEIGHT_UP, layer);
     in.jobs[0].up_bias = cpu_vector(dev, WEIGHT_UP_BIAS, layer);
+    in.jobs[0].needs = needs_of(cpu_weight(dev, WEIGHT_DOWN, layer));
     out.jobs[0] = projection(dev, layer, WEIGHT_DOWN, WEIGHT_DOWN_BIAS, dev->n_rows, dev->residual,
                              dev->ld_model);
     out.jobs[0].x = dev->gate;
+    out.jobs[0].ready = &dev->ready_ff;
     out.jobs[0].ldx = dev->ld_ff;
     out.jobs[0].add = true;
     struct row_phase norm = {.dev = dev,
@@ -368,13 +429,6 @@ int cpu_mlp(struct device *dev, uint32_t layer) {
                              .needs = needs_of(in.jobs[0].w) | needs_of(in.jobs[0].up)};
     run_rows(&norm);
     run_gemm(&in);
-    struct row_phase rows = {.dev = dev,
-                             .fn = plain_row,
-                             .n_rows = dev->n_rows,
-                             .in = dev->gate,
-                             .ld_in = dev->ld_ff,
-                             .needs = needs_of(out.jobs[0].w)};
-    if (rows.needs) run_rows(&rows);
     run_gemm(&out);
     return OK;
 }
@@ -385,6 +439,7 @@ int cpu_lm_head(struct device *dev) {
     gemm.jobs[0] = (struct gemm_job){.w = cpu_weight(dev, which, 0),
                                      .x = dev->u,
                                      .ldx = dev->ld_model,
+                                     .ready = &dev->ready,
                                      .y = dev->last_logits,
                                      .ldy = dev->shape.vocab_size,
                                      .n_rows = dev->n_logit_rows,

@@ -10,10 +10,13 @@ server's own `usage`, where it gives one, else pieces. Prints one JSON object. P
 library is all it needs."""
 
 import argparse
-import asyncio
+import bisect
 import json
 import math
 import random
+import re
+import selectors
+import socket
 import sys
 import time
 import urllib.parse
@@ -35,82 +38,115 @@ def prompt_text(number, n_words):
     return " ".join(pick.choice(WORDS) for _ in range(n_words))
 
 
-async def read_chunks(reader):
-    """The decoded pieces of a chunked body."""
+# ---- the run: sockets, and what came when --------------------------------------------------------
+
+
+class Stream:
+    """A request under way. Pieces are only kept: what is parsed during the run would take processor
+    time from the server, the more the faster that is."""
+
+    def __init__(self, host, port, body):
+        payload = json.dumps(body).encode()
+        self.start = time.perf_counter()
+        self.socket = socket.create_connection((host, port))
+        self.socket.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
+                            b"Content-Length: %d\r\nConnection: close\r\n\r\n" % (host.encode(), len(payload))
+                            + payload)
+        self.data, self.ends, self.times = [], [], []  # ends: offset behind each piece
+
+    def read(self):
+        """False at the end."""
+        data = self.socket.recv(65536)
+        if data:
+            self.times.append(time.perf_counter())
+            self.data.append(data)
+            self.ends.append((self.ends[-1] if self.ends else 0) + len(data))
+        return data != b"" and not data.endswith(b"\r\n0\r\n\r\n")
+
+    def when(self, offset):
+        """The time at which the byte was there."""
+        return self.times[bisect.bisect_right(self.ends, offset)]
+
+
+def load(args):
+    """(seconds, the ended streams)"""
+    url = urllib.parse.urlsplit(args.url)
+    bodies = []
+    for number in range(args.requests):
+        bodies.append({"prompt": prompt_text(args.seed * 100003 + number, args.prompt),
+                       "max_tokens": args.gen, "temperature": 0, "ignore_eos": True, "stream": True,
+                       "stream_options": {"include_usage": True}})
+        if args.model:
+            bodies[-1]["model"] = args.model
+    waiting, ended = iter(bodies), []
+    with selectors.DefaultSelector() as selector:
+        def start_next():
+            body = next(waiting, None)
+            if body:
+                stream = Stream(url.hostname, url.port, body)
+                selector.register(stream.socket, selectors.EVENT_READ, stream)
+
+        begun = time.perf_counter()
+        for _ in range(args.streams):
+            start_next()
+        while selector.get_map():
+            for key, _ in selector.select():
+                if not key.data.read():
+                    selector.unregister(key.fileobj)
+                    key.fileobj.close()
+                    ended.append(key.data)
+                    start_next()
+        return time.perf_counter() - begun, ended
+
+
+# ---- afterwards: what it was ---------------------------------------------------------------------
+
+
+def body_of(raw):
+    """[(offset behind it in raw, bytes)] of an answer's body, chunk by chunk."""
+    head, mark, _ = raw.partition(b"\r\n\r\n")
+    status = int(head.split(None, 2)[1])
+    at = len(head) + len(mark)
+    if status != 200:
+        raise Failed(f"status {status}: {raw[at:at + 400].decode(errors='replace')}")
+    if not re.search(rb"\r\ntransfer-encoding:[^\r]*chunked", head, re.IGNORECASE):
+        return [(at + i, raw[i + at - 1:i + at]) for i in range(1, len(raw) - at + 1)]
+    chunks = []
     while True:
-        size = int((await reader.readline()).split(b";")[0], 16)
-        data = await reader.readexactly(size + 2)
+        end = raw.index(b"\r\n", at)
+        size = int(raw[at:end].split(b";")[0], 16)
         if size == 0:
-            return
-        yield data[:-2]
+            return chunks
+        at = end + 2 + size + 2
+        if len(raw) < at:
+            raise Failed("the answer ends within a chunk")
+        chunks.append((at - 2, raw[end + 2:at - 2]))
 
 
-async def read_events(reader, chunked):
-    """Payloads of `data:` lines."""
+def read_events(chunks):
+    """(offset, payload) of each `data:` line."""
     rest = b""
-    if chunked:
-        source = read_chunks(reader)
-    else:
-        async def until_the_end():
-            while data := await reader.read(65536):
-                yield data
-        source = until_the_end()
-    async for data in source:
-        rest += data
-        *lines, rest = rest.split(b"\n")
+    for offset, data in chunks:
+        *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             if line.startswith(b"data: "):
-                yield line[6:].strip()
+                yield offset, line[6:].strip()
 
 
-async def one_request(host, port, body):
+def digest(stream):
     """(start, [time of each piece of text], completion tokens or None)"""
-    start = time.perf_counter()
-    reader, writer = await asyncio.open_connection(host, port)
-    payload = json.dumps(body).encode()
-    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
-                 b"Content-Length: %d\r\nConnection: close\r\n\r\n" % (host.encode(), len(payload))
-                 + payload)
-    try:
-        status = int((await reader.readline()).split()[1])
-        chunked = False
-        while (line := (await reader.readline()).strip().lower()):
-            chunked |= line.startswith(b"transfer-encoding:") and b"chunked" in line
-        if status != 200:
-            raise Failed(f"status {status}: {(await reader.read(400)).decode(errors='replace')}")
-        times, tokens = [], None
-        async for payload in read_events(reader, chunked):
-            if payload == b"[DONE]":
-                break
-            event = json.loads(payload)
-            if "error" in event:
-                raise Failed(str(event["error"]))
-            if event.get("usage"):
-                tokens = event["usage"]["completion_tokens"]
-            if any(choice.get("text") for choice in event.get("choices", [])):
-                times.append(time.perf_counter())
-        return start, times, tokens
-    finally:
-        writer.close()
-
-
-async def load(args):
-    url = urllib.parse.urlsplit(args.url)
-    numbers = iter(range(args.requests))
-    results = []
-
-    async def client():
-        for number in numbers:
-            body = {"prompt": prompt_text(args.seed * 100003 + number, args.prompt),
-                    "max_tokens": args.gen, "temperature": 0, "ignore_eos": True, "stream": True,
-                    "stream_options": {"include_usage": True}}
-            if args.model:
-                body["model"] = args.model
-            results.append(await one_request(url.hostname, url.port, body))
-
-    begun = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(args.streams)))
-    return time.perf_counter() - begun, results
+    times, tokens = [], None
+    for offset, payload in read_events(body_of(b"".join(stream.data))):
+        if payload == b"[DONE]":
+            break
+        event = json.loads(payload)
+        if "error" in event:
+            raise Failed(str(event["error"]))
+        if event.get("usage"):
+            tokens = event["usage"]["completion_tokens"]
+        if any(choice.get("text") for choice in event.get("choices", [])):
+            times.append(stream.when(offset - 1))
+    return stream.start, times, tokens
 
 
 def percentiles(values):
@@ -121,15 +157,15 @@ def percentiles(values):
     return {name: round(1000 * value, 3) for name, value in at.items()}
 
 
-def summary(args, seconds, results):
+def summary(args, seconds, streams):
     firsts, gaps, tokens = [], [], 0
-    for start, times, counted in results:
+    for start, times, counted in map(digest, streams):
         if not times:
             raise Failed("a stream without text")
         firsts.append(times[0] - start)
         gaps += [b - a for a, b in zip(times, times[1:])]
         tokens += counted if counted is not None else len(times)
-    return {"streams": args.streams, "requests": len(results), "prompt_words": args.prompt,
+    return {"streams": args.streams, "requests": len(streams), "prompt_words": args.prompt,
             "gen_tokens": args.gen, "seconds": round(seconds, 3), "output_tokens": tokens,
             "tokens_per_second": round(tokens / seconds, 3),
             "time_to_first_token_ms": percentiles(firsts), "inter_token_latency_ms": percentiles(gaps)}
@@ -146,8 +182,8 @@ def main():
     parser.add_argument("--model")
     args = parser.parse_args()
     try:
-        print(json.dumps(summary(args, *asyncio.run(load(args)))))
-    except (Failed, OSError, ValueError, asyncio.IncompleteReadError) as fault:
+        print(json.dumps(summary(args, *load(args))))
+    except (Failed, OSError, ValueError) as fault:
         sys.exit(f"http_load: {type(fault).__name__}: {fault}")
 
 

@@ -96,7 +96,7 @@ static struct problem make_problem_for(const struct cpu_ops *ops, enum activatio
         for (uint32_t k = 0; k < cols; k++)
             p.x[i * p.ldx + k] = rng_normal(&rng);
         if (p.m.bf16)
-            ops->narrow(p.x + i * p.ldx, (uint32_t)p.ldsums, p.bf16, i);
+            ops->narrow(p.x + i * p.ldx, 0, (uint32_t)p.ldsums, (uint32_t)p.ldsums, p.bf16, i);
         else if (int8)
             ops->quantise(p.x + i * p.ldx, (uint32_t)p.ldsums, p.q + i * p.ldx,
                           p.scales + i * p.ldsums, p.qsums + i * p.ldsums, p.sums + i * p.ldsums);
