@@ -75,8 +75,8 @@ void avx2_expand_rows(enum dtype dtype, const uint8_t *head, const uint8_t *step
                       float *d, float *m);
 
 /* int8_avx2.c */
-void avx2_quantise(const float *x, uint32_t n_steps, int8_t *q, float *scales, int32_t *qsums,
-                   float *sums);
+void avx2_quantise(const float *x, uint32_t first, uint32_t n, uint32_t n_steps,
+                   struct int8_step *rows, uint32_t row);
 void avx2_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                     float (*acc)[GROUP]);
 

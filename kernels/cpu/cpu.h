@@ -32,6 +32,7 @@
 enum {
     KV_SCALE_NAN = 0x7e00, /* d of a vector that is not finite */
     GROUP = 32,            /* output columns of a weight that lie together, and depth of a K step */
+    ROW_TILE = 16,         /* rows that lie together, in int8 and in bf16 for tiles */
     ROW_BLOCK = 96, /* rows of one GEMM task: their activations stay in the second-level cache */
     ROW_BLOCK_MAX =
         512,            /* in bf16 on the tile unit, which needs a quarter of the bytes a product */
@@ -52,22 +53,31 @@ struct matrix {
     size_t group_bytes; /* one group of GROUP output columns (rows of the matrix) */
 };
 
-/* Rows that go through one matrix. For int8 a row is quantised in steps of 32:
+/* A step of 32 numbers of ROW_TILE rows in int8:
  *
  *   scale = max |x| / 127,  q = x * (127 / max |x|) to the nearest integer, ties to even
  *
  * A step whose maximum is below 2^-100 becomes zeros; one that holds an infinity or NaN gets that
  * as its scale and q = 0, so that every product with it is NaN. */
+struct int8_step {
+    int8_t q[ROW_TILE][GROUP];
+    struct int8_row {
+        float scale, sum; /* sum: of q, times scale */
+        int32_t qsum;     /* of q */
+        int32_t unused;   /* 16 bytes: four rows a cache line */
+    } rows[ROW_TILE];
+};
+
+/* Rows that go through one matrix, of ldx / GROUP steps. */
 struct gemm_rows {
     const float *x; /* [n_rows], stride ldx */
     size_t ldx;
-    const float *sums; /* [n_rows][ldsums] sums over each K step of x, or of q times scale */
+    const float *sums; /* [n_rows][ldsums] sums over each K step of x */
     size_t ldsums;
-    const int8_t *q;      /* int8: [n_rows], stride ldx */
-    const float *scales;  /* int8: [n_rows][ldsums] */
-    const int32_t *qsums; /* int8: [n_rows][ldsums] sum of q */
-    const uint16_t *bf16; /* what `narrow` left there, from a multiple of 16 rows on */
-    uint32_t n_rows;      /* 1 .. cpu_row_block */
+    /* From a multiple of ROW_TILE rows on: */
+    const struct int8_step *int8; /* int8: [row / ROW_TILE][step] */
+    const uint16_t *bf16;         /* what `narrow` left there */
+    uint32_t n_rows;              /* 1 .. cpu_row_block */
 };
 
 struct device;
@@ -87,9 +97,10 @@ struct cpu_ops {
     void (*matrix_row)(const struct matrix *m, uint32_t row, float *out);
     /* sums[i] = sum of x[32 i .. 32 i + 31]. */
     void (*step_sums)(const float *x, uint32_t n_steps, float *sums);
-    /* A row of n_steps * 32 numbers as int8: see gemm_rows. The same bits in every table. */
-    void (*quantise)(const float *x, uint32_t n_steps, int8_t *q, float *scales, int32_t *qsums,
-                     float *sums);
+    /* Steps first .. first + n - 1, in x, of row number `row` as int8 into `rows` [row / ROW_TILE][n_steps].
+     * The same bits in every table. */
+    void (*quantise)(const float *x, uint32_t first, uint32_t n, uint32_t n_steps,
+                     struct int8_step *rows, uint32_t row);
     /* acc[i][j] = sum_k W[32 group + j][k] x[i][k]. */
     void (*gemm_group)(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                        float (*acc)[GROUP]);
@@ -101,7 +112,7 @@ struct cpu_ops {
     void (*gemm_int8)(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                       float (*acc)[GROUP]);
     /* Steps first .. first + n - 1, in x, of row number `row` in bf16 (ties to even), for gemm_bf16: into
-     * rows [all, up to a multiple of 16] of n_steps, or where `tiles` is false rounded in place. */
+     * rows [all, up to a multiple of ROW_TILE] of n_steps, or where `tiles` is false rounded in place. */
     void (*narrow)(float *x, uint32_t first, uint32_t n, uint32_t n_steps, uint16_t *rows,
                    uint32_t row);
     /* gemm_group for m->bf16: the same order of sums in every table but ref. acc has room for n_rows
@@ -168,14 +179,12 @@ struct maxima {
     uint8_t *at; /* the same; within the group */
 };
 
-/* Rows as the matrices that they go through next want them beside float32: see gemm_rows, of which a
- * row has n_steps steps. */
+/* Rows as the matrices that they go through next want them beside float32: see gemm_rows. */
 struct ready {
-    float *sums; /* [rows][ld_sums], as scales and qsums */
-    int8_t *q;   /* [rows][n_steps * GROUP] */
-    float *scales;
-    int32_t *qsums;
-    uint16_t *bf16; /* NULL where ops->tiles is false */
+    float *sums; /* [rows][ld_sums] */
+    struct int8_step
+        *int8; /* NULL where activations are others; so is bf16, and where !ops->tiles */
+    uint16_t *bf16;
 };
 
 struct slot {
@@ -278,6 +287,12 @@ extern const struct cpu_ops cpu_ops_amx;
 /* Rows of the next of the tiles that n rows are cut into: as even as can be, at most `most`. */
 static inline uint32_t even_rows(uint32_t n, uint32_t most) {
     return (uint32_t)div_ceil(n, div_ceil(n, most));
+}
+
+/* The same from row i on, of those that lie in its struct int8_step. */
+static inline uint32_t int8_rows_together(uint32_t i, uint32_t n_rows, uint32_t most) {
+    uint32_t border = (i / ROW_TILE + 1) * ROW_TILE;
+    return even_rows((n_rows < border ? n_rows : border) - i, most);
 }
 
 /* Rows of a GEMM task at most. */

@@ -88,12 +88,12 @@ static void cut_ready(const struct device *dev, size_t rows, size_t ldx, struct 
                       struct carve *c) {
     enum activations activations = dev->shape.activations;
     bool tiles = dev->ops->tiles && activations == ACTIVATIONS_BF16;
-    size_t int8_rows = activations == ACTIVATIONS_INT8 ? rows : 0;
+    bool int8 = activations == ACTIVATIONS_INT8;
+    size_t n_steps = div_ceil(rows, ROW_TILE) * (ldx / GROUP);
     r->sums = carve(c, rows, dev->ld_sums * sizeof *r->sums);
-    r->q = carve(c, int8_rows, ldx);
-    r->scales = carve(c, int8_rows, dev->ld_sums * sizeof *r->scales);
-    r->qsums = carve(c, int8_rows, dev->ld_sums * sizeof *r->qsums);
-    uint16_t *bf16 = carve(c, tiles ? align_up(rows, 16) : 0, ldx * sizeof *r->bf16);
+    struct int8_step *steps = carve(c, int8 ? n_steps : 0, sizeof *steps);
+    uint16_t *bf16 = carve(c, tiles ? n_steps : 0, ROW_TILE * GROUP * sizeof *bf16);
+    r->int8 = int8 ? steps : NULL;
     r->bf16 = tiles ? bf16 : NULL;
 }
 

@@ -16,7 +16,7 @@
 #include "kernels/cpu/pack_avx2.h"
 
 enum {
-    TILE = 16,
+    TILE = ROW_TILE,
     STEP_NUMBERS = GROUP * GROUP, /* of w, and of 16 rows of x twice */
     ROW_STEP = TILE * GROUP,      /* numbers of x between the steps of a row tile */
     STRIDE = 2 * 64,              /* bytes between the rows of a tile of w */

@@ -15,8 +15,8 @@
 #include "kernels/cpu/pack_avx2.h"
 
 enum {
-    TILE = 16, /* rows */
-    FEW = 6,   /* rows, at most, that vpdpbusd takes */
+    TILE = ROW_TILE,
+    FEW = 6, /* rows, at most, that vpdpbusd takes */
     PREFETCH_BYTES = 4096,
 };
 
@@ -63,7 +63,7 @@ static void fill(enum dtype dtype, const uint8_t *at, struct step *step) {
 /* ---- products ---------------------------------------------------------------------------------- */
 
 #define PRODUCT(C0, C1, A)              \
-    TILE_LOAD(A, q, ldx);               \
+    TILE_LOAD(A, q, GROUP);             \
     TILE_LOAD(6, w, 128);               \
     TILE_LOAD(7, w + 64, 128);          \
     TILE_ZERO(C0);                      \
@@ -73,7 +73,7 @@ static void fill(enum dtype dtype, const uint8_t *at, struct step *step) {
     TILE_STORE(C0, dots, sizeof *dots); \
     TILE_STORE(C1, &dots[0][16], sizeof *dots);
 
-static inline void product(const uint8_t *w, const int8_t *q, size_t ldx, bool whole,
+static inline void product(const uint8_t *w, const int8_t (*q)[GROUP], bool whole,
                            int32_t (*dots)[GROUP]) {
     if (whole) {
         PRODUCT(0, 1, 4)
@@ -84,24 +84,20 @@ static inline void product(const uint8_t *w, const int8_t *q, size_t ldx, bool w
 
 /* ---- float steps ------------------------------------------------------------------------------- */
 
-/* Step s of rows row .. row + n - 1. */
+/* A step of n rows. */
 #define DEFINE_FLOATS(NAME, MINIMA)                                                                \
-    static void NAME(const struct step *step, int32_t(*dots)[GROUP], uint32_t s, uint32_t n,       \
-                     const struct gemm_rows *in, uint32_t row, float(*acc)[GROUP]) {               \
+    static void NAME(const struct step *step, int32_t(*dots)[GROUP], const struct int8_row *rows,  \
+                     uint32_t n, float(*acc)[GROUP]) {                                             \
         __m512 d0 = _mm512_load_ps(step->d), d1 = _mm512_load_ps(step->d + 16), m0 = d0, m1 = d1;  \
         if (MINIMA) m0 = _mm512_load_ps(step->m), m1 = _mm512_load_ps(step->m + 16);               \
-        const float *scales = in->scales + row * in->ldsums + s;                                   \
-        const float *sums = in->sums + row * in->ldsums + s;                                       \
-        acc += row;                                                                                \
-        _Pragma("GCC unroll 4") for (uint32_t i = 0; i < n;                                        \
-                                     i++, scales += in->ldsums, sums += in->ldsums) {              \
-            __m512 scale = _mm512_set1_ps(*scales);                                                \
+        _Pragma("GCC unroll 4") for (uint32_t i = 0; i < n; i++) {                                 \
+            __m512 scale = _mm512_set1_ps(rows[i].scale);                                          \
             __m512 u = _mm512_cvtepi32_ps(_mm512_load_si512(dots[i]));                             \
             __m512 v = _mm512_cvtepi32_ps(_mm512_load_si512(dots[i] + 16));                        \
             __m512 a = _mm512_fmadd_ps(_mm512_mul_ps(u, scale), d0, _mm512_loadu_ps(acc[i]));      \
             __m512 b = _mm512_fmadd_ps(_mm512_mul_ps(v, scale), d1, _mm512_loadu_ps(acc[i] + 16)); \
             if (MINIMA) {                                                                          \
-                __m512 sum = _mm512_set1_ps(*sums);                                                \
+                __m512 sum = _mm512_set1_ps(rows[i].sum);                                          \
                 a = _mm512_fmadd_ps(m0, sum, a);                                                   \
                 b = _mm512_fmadd_ps(m1, sum, b);                                                   \
             }                                                                                      \
@@ -126,25 +122,26 @@ void amx_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_row
     struct step steps[2] __attribute__((aligned(MEMORY_ALIGN)));
     const uint8_t *at = (const uint8_t *)m->data + group * m->group_bytes;
     uint32_t n_steps = m->cols / GROUP, bytes = pack_step_bytes(m->dtype);
+    const struct int8_step *x = in->int8; /* of the float steps; the products are one tile ahead */
     bool minima = block_has_minima(m->dtype), as_it_lies = m->dtype == DTYPE_Q8_0;
     uint32_t rest = in->n_rows % TILE;
     amx_configure(AMX_INT8, TILE, rest ? rest : TILE);
     memset(acc, 0, in->n_rows * sizeof *acc);
-    uint32_t s = 0, row = 0, index = 0; /* of the float steps; the products are one tile ahead */
+    uint32_t s = 0, row = 0, index = 0;
     fill(m->dtype, at, &steps[0]);
-    product(as_it_lies ? at : (const uint8_t *)steps[0].w, in->q, in->ldx, in->n_rows >= TILE,
-            dots[0]);
+    product(as_it_lies ? at : (const uint8_t *)steps[0].w, x->q, in->n_rows >= TILE, dots[0]);
     while (s < n_steps) {
         uint32_t n = in->n_rows - row < TILE ? in->n_rows - row : TILE, s2 = s, row2 = row + n;
         if (row2 == in->n_rows) {
             s2++, row2 = 0;
             if (s2 < n_steps) fill(m->dtype, at + (size_t)s2 * bytes, &steps[s2 % 2]);
         }
+        const struct int8_step *x2 = in->int8 + (size_t)(row2 / TILE) * (in->ldx / GROUP) + s2;
         if (s2 < n_steps)
-            product(as_it_lies ? at + (size_t)s2 * bytes : (const uint8_t *)steps[s2 % 2].w,
-                    in->q + row2 * in->ldx + (size_t)s2 * GROUP, in->ldx, in->n_rows - row2 >= TILE,
-                    dots[(index + 1) % 2]);
-        (minima ? floats_minima : floats_plain)(&steps[s % 2], dots[index % 2], s, n, in, row, acc);
-        s = s2, row = row2, index++;
+            product(as_it_lies ? at + (size_t)s2 * bytes : (const uint8_t *)steps[s2 % 2].w, x2->q,
+                    in->n_rows - row2 >= TILE, dots[(index + 1) % 2]);
+        (minima ? floats_minima : floats_plain)(&steps[s % 2], dots[index % 2], x->rows, n,
+                                                acc + row);
+        s = s2, row = row2, x = x2, index++;
     }
 }

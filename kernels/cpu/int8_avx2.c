@@ -49,17 +49,20 @@ static inline int32_t sum_int8(__m256i q) {
     return _mm_cvtsi128_si32(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0xb1)));
 }
 
-void avx2_quantise(const float *x, uint32_t n_steps, int8_t *q, float *scales, int32_t *qsums,
-                   float *sums) {
+void avx2_quantise(const float *x, uint32_t first, uint32_t n, uint32_t n_steps,
+                   struct int8_step *rows, uint32_t row) {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    for (uint32_t i = 0; i < n_steps; i++, x += GROUP, q += GROUP) {
+    struct int8_step *to = rows + (size_t)(row / ROW_TILE) * n_steps + first;
+    for (uint32_t i = 0; i < n; i++, x += GROUP, to++) {
+        int8_t *q = to->q[row % ROW_TILE];
+        struct int8_row *r = &to->rows[row % ROW_TILE];
         __m256 a = _mm256_loadu_ps(x), b = _mm256_loadu_ps(x + 8);
         __m256 c = _mm256_loadu_ps(x + 16), d = _mm256_loadu_ps(x + 24);
         float most = largest(a, b, c, d), inverse = 127.0f / most;
         if (!(most >= 0x1p-100f && most < INFINITY)) { /* tiny, infinite or NaN */
-            scales[i] = most < 0x1p-100f ? 0 : most;
-            sums[i] = 0 * scales[i];
-            qsums[i] = 0;
+            r->scale = most < 0x1p-100f ? 0 : most;
+            r->sum = 0 * r->scale;
+            r->qsum = 0;
             memset(q, 0, GROUP);
             continue;
         }
@@ -70,9 +73,9 @@ void avx2_quantise(const float *x, uint32_t n_steps, int8_t *q, float *scales, i
                                         _mm256_cvtps_epi32(_mm256_mul_ps(d, by)));
         __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(ab, cd), order);
         _mm256_storeu_si256((__m256i *)(void *)q, bytes);
-        scales[i] = most / 127.0f;
-        qsums[i] = sum_int8(bytes);
-        sums[i] = (float)qsums[i] * scales[i];
+        r->scale = most / 127.0f;
+        r->qsum = sum_int8(bytes);
+        r->sum = (float)r->qsum * r->scale;
     }
 }
 
@@ -94,21 +97,19 @@ static inline __m256 f16_at(const uint8_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 
-#define TILE_Q(i)                                                   \
-    const int8_t *q##i = in->q + (row + (i)) * in->ldx + s * GROUP; \
-    __m256i u##i = _mm256_setzero_si256(), v##i = u##i;
+#define TILE_Q(i) __m256i u##i = _mm256_setzero_si256(), v##i = u##i;
 
 /* Nibbles: sums of 16 bits over the whole step. */
 #define TILE_NIBBLES(i)                                             \
     {                                                               \
-        __m256i x = quad(q##i + k);                                 \
+        __m256i x = quad(q[i] + k);                                 \
         u##i = _mm256_add_epi16(u##i, _mm256_maddubs_epi16(w0, x)); \
         v##i = _mm256_add_epi16(v##i, _mm256_maddubs_epi16(w1, x)); \
     }
 /* Bytes: of 32 bits after each quad. */
 #define TILE_BYTES(i)                                                                   \
     {                                                                                   \
-        __m256i x = quad(q##i + k);                                                     \
+        __m256i x = quad(q[i] + k);                                                     \
         __m256i a = _mm256_maddubs_epi16(_mm256_abs_epi8(w0), _mm256_sign_epi8(x, w0)); \
         __m256i b = _mm256_maddubs_epi16(_mm256_abs_epi8(w1), _mm256_sign_epi8(x, w1)); \
         u##i = _mm256_add_epi32(u##i, _mm256_madd_epi16(a, ones));                      \
@@ -118,24 +119,24 @@ static inline __m256 f16_at(const uint8_t *p) {
 #define TILE_WIDEN(i)                     \
     u##i = _mm256_madd_epi16(u##i, ones); \
     v##i = _mm256_madd_epi16(v##i, ones);
-#define TILE_LESS(i, zero)                                                               \
-    {                                                                                    \
-        __m256i off = _mm256_set1_epi32((zero)*in->qsums[(row + (i)) * in->ldsums + s]); \
-        u##i = _mm256_sub_epi32(u##i, off);                                              \
-        v##i = _mm256_sub_epi32(v##i, off);                                              \
+#define TILE_LESS(i, zero)                                    \
+    {                                                         \
+        __m256i off = _mm256_set1_epi32((zero)*rows[i].qsum); \
+        u##i = _mm256_sub_epi32(u##i, off);                   \
+        v##i = _mm256_sub_epi32(v##i, off);                   \
     }
 #define TILE_LESS_8(i)  TILE_LESS(i, 8)
 #define TILE_LESS_16(i) TILE_LESS(i, 16)
 #define TILE_ADD(i)                                                                      \
     {                                                                                    \
         float *to = acc[row + (i)] + 16 * half;                                          \
-        __m256 scale = _mm256_set1_ps(in->scales[(row + (i)) * in->ldsums + s]);         \
+        __m256 scale = _mm256_set1_ps(rows[i].scale);                                    \
         __m256 a = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(u##i), scale), t.d0, \
                                    _mm256_loadu_ps(to));                                 \
         __m256 b = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(v##i), scale), t.d1, \
                                    _mm256_loadu_ps(to + 8));                             \
         if (minima) {                                                                    \
-            __m256 sum = _mm256_set1_ps(in->sums[(row + (i)) * in->ldsums + s]);         \
+            __m256 sum = _mm256_set1_ps(rows[i].sum);                                    \
             a = _mm256_fmadd_ps(t.m0, sum, a);                                           \
             b = _mm256_fmadd_ps(t.m1, sum, b);                                           \
         }                                                                                \
@@ -179,7 +180,7 @@ static inline __m256 f16_at(const uint8_t *p) {
     u##i = _mm256_madd_epi16(u##i, scale0), v##i = _mm256_madd_epi16(v##i, scale1);
 #define TILE_SIGNED(i)                                                                 \
     {                                                                                  \
-        __m256i x = quad(q##i + k);                                                    \
+        __m256i x = quad(q[i] + k);                                                    \
         u##i = _mm256_add_epi16(                                                       \
             u##i, _mm256_maddubs_epi16(_mm256_abs_epi8(w0), _mm256_sign_epi8(x, w0))); \
         v##i = _mm256_add_epi16(                                                       \
@@ -264,15 +265,19 @@ static inline struct tile_scales scales_of(enum dtype dtype, const uint8_t *head
     return t;
 }
 
-/* Rows row .. row + R - 1, columns 16 half .. 16 half + 15, steps s .. end - 1 from `step` on. */
+/* Rows row .. row + R - 1, which lie together, columns 16 half .. 16 half + 15, steps s .. end - 1 from
+ * `step` on. */
 #define DEFINE_TILE(NAME, R, REPEAT, DTYPE, NUMBERS)                                       \
     static void NAME##_##R(const uint8_t *step, uint32_t s, uint32_t end, uint32_t half,   \
                            const struct gemm_rows *in, uint32_t row, float(*acc)[GROUP]) { \
         const __m256i ones = _mm256_set1_epi16(1);                                         \
         const bool minima = block_has_minima(DTYPE);                                       \
         const uint8_t *head = step;                                                        \
+        const struct int8_step *at = in->int8 + row / ROW_TILE * (in->ldx / GROUP) + s;    \
         (void)ones;                                                                        \
-        for (; s < end; s++, step += pack_step_bytes(DTYPE)) {                             \
+        for (; s < end; s++, at++, step += pack_step_bytes(DTYPE)) {                       \
+            const int8_t(*q)[GROUP] = at->q + row % ROW_TILE;                              \
+            const struct int8_row *rows = at->rows + row % ROW_TILE;                       \
             if (s % PACK_HEAD_STEPS == 0) head = step, step += pack_head_bytes(DTYPE);     \
             if (half == 0 && row == 0) prefetch_step(step, pack_step_bytes(DTYPE));        \
             REPEAT(TILE_Q)                                                                 \
@@ -316,7 +321,7 @@ void avx2_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_ro
     for (uint32_t s = 0; s < n_steps; s += run, at += pack_bytes(m->dtype, run)) {
         uint32_t end = n_steps - s < run ? n_steps : s + run;
         for (uint32_t i = 0, n; i < in->n_rows; i += n) {
-            n = even_rows(in->n_rows - i, TILE);
+            n = int8_rows_together(i, in->n_rows, TILE);
             for (uint32_t half = 0; half < 2; half++)
                 tiles[m->dtype][n](at, s, end, half, in, i, acc);
         }

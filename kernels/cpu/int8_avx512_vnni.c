@@ -105,57 +105,57 @@ static inline int32_t half_sum(const int8_t *q) {
     return _mm_cvtsi128_si32(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0xb1)));
 }
 
-#define TILE_BEGIN(i)                                                       \
-    const int8_t *q##i = in->q + (row + (i)) * in->ldx + (size_t)s * GROUP; \
+#define TILE_BEGIN(i) \
     __m512 a##i = _mm512_loadu_ps(acc[row + (i)]), b##i = _mm512_loadu_ps(acc[row + (i)] + 16);
-#define TILE_QSUM(i) in->qsums[(row + (i)) * in->ldsums + s]
 #define TILE_FROM(i, zero) \
     __m512i u##i, v##i;    \
-    u##i = v##i = (zero) ? _mm512_set1_epi32(-(zero)*TILE_QSUM(i)) : _mm512_setzero_si512();
+    u##i = v##i = (zero) ? _mm512_set1_epi32(-(zero)*rows[i].qsum) : _mm512_setzero_si512();
 #define TILE_FROM_0(i)   TILE_FROM(i, 0)
 #define TILE_FROM_8(i)   TILE_FROM(i, 8)
 #define TILE_FROM_16(i)  TILE_FROM(i, 16)
 #define TILE_FROM_128(i) TILE_FROM(i, 128)
 #define TILE_DOT(i)                              \
     {                                            \
-        __m512i x = quad(q##i);                  \
+        __m512i x = quad(q[i] + k);              \
         u##i = _mm512_dpbusd_epi32(u##i, w0, x); \
         v##i = _mm512_dpbusd_epi32(v##i, w1, x); \
-        q##i += 4;                               \
     }
 #define TILE_FLOAT(i) __m512 f##i = _mm512_cvtepi32_ps(u##i), g##i = _mm512_cvtepi32_ps(v##i);
-#define TILE_ADD(i)                                                              \
-    {                                                                            \
-        __m512 scale = _mm512_set1_ps(in->scales[(row + (i)) * in->ldsums + s]); \
-        a##i = _mm512_fmadd_ps(_mm512_mul_ps(f##i, scale), t.d0, a##i);          \
-        b##i = _mm512_fmadd_ps(_mm512_mul_ps(g##i, scale), t.d1, b##i);          \
-        if (minima) {                                                            \
-            __m512 sum = _mm512_set1_ps(in->sums[(row + (i)) * in->ldsums + s]); \
-            a##i = _mm512_fmadd_ps(t.m0, sum, a##i);                             \
-            b##i = _mm512_fmadd_ps(t.m1, sum, b##i);                             \
-        }                                                                        \
+#define TILE_ADD(i)                                                     \
+    {                                                                   \
+        __m512 scale = _mm512_set1_ps(rows[i].scale);                   \
+        a##i = _mm512_fmadd_ps(_mm512_mul_ps(f##i, scale), t.d0, a##i); \
+        b##i = _mm512_fmadd_ps(_mm512_mul_ps(g##i, scale), t.d1, b##i); \
+        if (minima) {                                                   \
+            __m512 sum = _mm512_set1_ps(rows[i].sum);                   \
+            a##i = _mm512_fmadd_ps(t.m0, sum, a##i);                    \
+            b##i = _mm512_fmadd_ps(t.m1, sum, b##i);                    \
+        }                                                               \
     }
 #define TILE_END(i)                         \
     _mm512_storeu_ps(acc[row + (i)], a##i); \
     _mm512_storeu_ps(acc[row + (i)] + 16, b##i);
 
 /* The integers of a step, as floats f and g. */
-#define NUMBERS_Q8_0(REPEAT)                                   \
-    REPEAT(TILE_FROM_128)                                      \
-    for (const uint8_t *p = step; p < step + 1024; p += 128) { \
-        const __m512i flip = _mm512_set1_epi8((char)0x80);     \
-        __m512i w0 = _mm512_xor_si512(load(p), flip);          \
-        __m512i w1 = _mm512_xor_si512(load(p + 64), flip);     \
-        REPEAT(TILE_DOT)                                       \
-    }                                                          \
+#define NUMBERS_Q8_0(REPEAT)                               \
+    REPEAT(TILE_FROM_128)                                  \
+    const uint8_t *p = step;                               \
+    for (uint32_t k = 0; k < GROUP; k += 4, p += 128) {    \
+        const __m512i flip = _mm512_set1_epi8((char)0x80); \
+        __m512i w0 = _mm512_xor_si512(load(p), flip);      \
+        __m512i w1 = _mm512_xor_si512(load(p + 64), flip); \
+        REPEAT(TILE_DOT)                                   \
+    }                                                      \
     REPEAT(TILE_FLOAT)
 #define NIBBLES(REPEAT, FLIP)                                                            \
-    for (const uint8_t *p = step; p < step + PACK_NIBBLES_BYTES; p += 128) {             \
+    const uint8_t *p = step;                                                             \
+    for (uint32_t k = 0; k < GROUP; k += 4, p += 128) {                                  \
         const __m512i low = _mm512_set1_epi8(15), flip = _mm512_set1_epi8((char)(FLIP)); \
         __m512i z0 = _mm512_xor_si512(load(p), flip);                                    \
         __m512i z1 = _mm512_xor_si512(load(p + 64), flip);                               \
         __m512i w0 = _mm512_and_si512(z0, low), w1 = _mm512_and_si512(z1, low);          \
         REPEAT(TILE_DOT)                                                                 \
+        k += 4;                                                                          \
         w0 = _mm512_and_si512(_mm512_srli_epi32(z0, 4), low);                            \
         w1 = _mm512_and_si512(_mm512_srli_epi32(z1, 4), low);                            \
         REPEAT(TILE_DOT)                                                                 \
@@ -166,6 +166,7 @@ static inline int32_t half_sum(const int8_t *q) {
 
 #define QUAD(REPEAT, BITS, r)                                                     \
     {                                                                             \
+        const uint32_t k = 4 * (r);                                               \
         __m512i w0 = numbers_##BITS(step, 0, r), w1 = numbers_##BITS(step, 1, r); \
         REPEAT(TILE_DOT)                                                          \
     }
@@ -178,13 +179,13 @@ static inline int32_t half_sum(const int8_t *q) {
 #define NUMBERS_Q5_1(REPEAT) REPEAT(TILE_FROM_0) QUADS(REPEAT, 5)
 
 #define HALF_FROM(i)               \
-    int32_t h##i = half_sum(q##i); \
+    int32_t h##i = half_sum(q[i]); \
     __m512i u##i, v##i;            \
     u##i = v##i = _mm512_set1_epi32(-32 * h##i);
 #define HALF_TURN(i)                                           \
     __m512 f##i = _mm512_mul_ps(_mm512_cvtepi32_ps(u##i), s0); \
     __m512 g##i = _mm512_mul_ps(_mm512_cvtepi32_ps(v##i), s1); \
-    u##i = v##i = _mm512_set1_epi32(-32 * (TILE_QSUM(i) - h##i));
+    u##i = v##i = _mm512_set1_epi32(-32 * (rows[i].qsum - h##i));
 #define HALF_END(i)                                             \
     f##i = _mm512_fmadd_ps(_mm512_cvtepi32_ps(u##i), s0, f##i); \
     g##i = _mm512_fmadd_ps(_mm512_cvtepi32_ps(v##i), s1, g##i);
@@ -198,14 +199,17 @@ static inline int32_t half_sum(const int8_t *q) {
     QUADS_LAST(REPEAT, 6)                                                     \
     REPEAT(HALF_END)
 
-/* Rows row .. row + R - 1, steps s .. end - 1 from `step` on. */
+/* Rows row .. row + R - 1, which lie together, steps s .. end - 1 from `step` on. */
 #define DEFINE_TILE(NAME, R, REPEAT, DTYPE, NUMBERS)                                       \
     static void NAME##_##R(const uint8_t *step, uint32_t s, uint32_t end,                  \
                            const struct gemm_rows *in, uint32_t row, float(*acc)[GROUP]) { \
         const bool minima = block_has_minima(DTYPE);                                       \
         const uint8_t *head = step;                                                        \
+        const struct int8_step *at = in->int8 + row / ROW_TILE * (in->ldx / GROUP) + s;    \
         REPEAT(TILE_BEGIN)                                                                 \
-        for (; s < end; s++, step += pack_step_bytes(DTYPE)) {                             \
+        for (; s < end; s++, at++, step += pack_step_bytes(DTYPE)) {                       \
+            const int8_t(*q)[GROUP] = at->q + row % ROW_TILE;                              \
+            const struct int8_row *rows = at->rows + row % ROW_TILE;                       \
             if (s % PACK_HEAD_STEPS == 0) head = step, step += pack_head_bytes(DTYPE);     \
             if (row == 0) prefetch_step(step, pack_step_bytes(DTYPE));                     \
             NUMBERS(REPEAT)                                                                \
@@ -254,7 +258,7 @@ void avx512_gemm_int8(const struct matrix *m, uint32_t group, const struct gemm_
     for (uint32_t s = 0; s < n_steps; s += run, at += pack_bytes(m->dtype, run)) {
         uint32_t end = n_steps - s < run ? n_steps : s + run;
         for (uint32_t i = 0, n; i < in->n_rows; i += n) {
-            n = even_rows(in->n_rows - i, height);
+            n = int8_rows_together(i, in->n_rows, height);
             tiles[m->dtype][n](at, s, end, in, i, acc);
         }
     }

@@ -95,20 +95,26 @@ static float largest(const float *x, uint32_t n) {
     return result;
 }
 
-static void quantise(const float *x, uint32_t n_steps, int8_t *q, float *scales, int32_t *qsums,
-                     float *sums) {
-    for (uint32_t i = 0; i < n_steps; i++, x += GROUP, q += GROUP) {
+static void quantise(const float *x, uint32_t first, uint32_t n, uint32_t n_steps,
+                     struct int8_step *rows, uint32_t row) {
+    struct int8_step *to = rows + (size_t)(row / ROW_TILE) * n_steps + first;
+    for (uint32_t i = 0; i < n; i++, x += GROUP, to++) {
+        int8_t *q = to->q[row % ROW_TILE];
         float most = largest(x, GROUP);
         bool tiny = most < 0x1p-100f, finite = isfinite(most) != 0;
         float inverse = tiny || !finite ? 0 : 127.0f / most;
-        scales[i] = tiny ? 0 : finite ? most / 127.0f : most;
-        qsums[i] = 0;
+        struct int8_row r = {.scale = tiny ? 0 : finite ? most / 127.0f : most};
         for (uint32_t k = 0; k < GROUP; k++) {
             q[k] = finite ? (int8_t)lrintf(x[k] * inverse) : 0;
-            qsums[i] += q[k];
+            r.qsum += q[k];
         }
-        sums[i] = (float)qsums[i] * scales[i];
+        r.sum = (float)r.qsum * r.scale;
+        to->rows[row % ROW_TILE] = r;
     }
+}
+
+static const struct int8_step *int8_step(const struct gemm_rows *in, uint32_t row, uint32_t s) {
+    return in->int8 + row / ROW_TILE * (in->ldx / GROUP) + s;
 }
 
 /* sum of x's and w's integers over one block. */
@@ -141,13 +147,13 @@ static void gemm_int8_steps(const struct matrix *m, uint32_t row, const struct g
     for (uint32_t s = 0; s < m->cols / GROUP; s++) {
         block_step(m->dtype, block + s / block_steps * block_bytes, s % block_steps, &w);
         for (uint32_t i = 0; i < in->n_rows; i++) {
-            const int8_t *x = in->q + i * in->ldx + s * GROUP;
-            size_t at = i * in->ldsums + s;
+            const struct int8_step *x = int8_step(in, i, s);
+            const struct int8_row *r = &x->rows[i % ROW_TILE];
             int32_t dot = 0;
             for (uint32_t k = 0; k < GROUP; k++)
-                dot += x[k] * w.n[k];
-            acc[i][j] = fmaf((float)dot * in->scales[at], w.d, acc[i][j]);
-            if (block_has_minima(m->dtype)) acc[i][j] = fmaf(w.m, in->sums[at], acc[i][j]);
+                dot += x->q[i % ROW_TILE][k] * w.n[k];
+            acc[i][j] = fmaf((float)dot * r->scale, w.d, acc[i][j]);
+            if (block_has_minima(m->dtype)) acc[i][j] = fmaf(w.m, r->sum, acc[i][j]);
         }
     }
 }
@@ -160,10 +166,11 @@ static float gemm_int8_one(const struct matrix *m, uint32_t row, const struct ge
     const uint8_t *block = (const uint8_t *)m->data + (size_t)row * n_steps * block_bytes;
     float acc = 0;
     for (uint32_t s = 0; s < n_steps; s++, block += block_bytes) {
-        int32_t dot = dot_int8(m->dtype, block, in->q + i * in->ldx + s * GROUP);
-        acc = fmaf((float)dot * in->scales[i * in->ldsums + s], load_f16(block), acc);
-        if (m->dtype == DTYPE_Q4_1)
-            acc = fmaf(load_f16(block + 2), in->sums[i * in->ldsums + s], acc);
+        const struct int8_step *x = int8_step(in, i, s);
+        const struct int8_row *r = &x->rows[i % ROW_TILE];
+        int32_t dot = dot_int8(m->dtype, block, x->q[i % ROW_TILE]);
+        acc = fmaf((float)dot * r->scale, load_f16(block), acc);
+        if (m->dtype == DTYPE_Q4_1) acc = fmaf(load_f16(block + 2), r->sum, acc);
     }
     return acc;
 }

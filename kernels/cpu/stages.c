@@ -38,12 +38,10 @@ static bool needs_floats(const struct device *dev, unsigned needs) {
 /* Steps first .. first + n - 1, in x, of row number `row` of ldx numbers made ready for its matrices. */
 static void prepare_steps(struct device *dev, struct ready *r, float *x, uint32_t first, uint32_t n,
                           size_t ldx, uint32_t row, unsigned needs) {
-    size_t at = row * dev->ld_sums + first;
-    if (needs & NEED_SUMS) dev->ops->step_sums(x, n, r->sums + at);
-    if (needs & NEED_INT8)
-        dev->ops->quantise(x, n, r->q + row * ldx + (size_t)first * GROUP, r->scales + at,
-                           r->qsums + at, r->sums + at);
-    if (needs & NEED_BF16) dev->ops->narrow(x, first, n, (uint32_t)(ldx / GROUP), r->bf16, row);
+    uint32_t n_steps = (uint32_t)(ldx / GROUP);
+    if (needs & NEED_SUMS) dev->ops->step_sums(x, n, r->sums + row * dev->ld_sums + first);
+    if (needs & NEED_INT8) dev->ops->quantise(x, first, n, n_steps, r->int8, row);
+    if (needs & NEED_BF16) dev->ops->narrow(x, first, n, n_steps, r->bf16, row);
 }
 
 static void prepare_row(struct device *dev, float *x, size_t ldx, uint32_t row, unsigned needs) {
@@ -126,17 +124,12 @@ static void multiply(const struct device *dev, const struct matrix *w, uint32_t 
 static struct gemm_rows job_rows(const struct device *dev, const struct gemm_job *job,
                                  uint32_t row0, uint32_t n_rows) {
     const struct ready *r = job->ready;
-    size_t at = row0 * dev->ld_sums;
     struct gemm_rows in = {.x = job->x + row0 * job->ldx,
                            .ldx = job->ldx,
-                           .sums = r->sums + at,
+                           .sums = r->sums + row0 * dev->ld_sums,
                            .ldsums = dev->ld_sums,
                            .n_rows = n_rows};
-    if (dev->shape.activations == ACTIVATIONS_INT8) {
-        in.q = r->q + row0 * job->ldx;
-        in.scales = r->scales + at;
-        in.qsums = r->qsums + at;
-    }
+    if (r->int8) in.int8 = r->int8 + row0 / ROW_TILE * (job->ldx / GROUP);
     if (r->bf16) in.bf16 = r->bf16 + row0 * job->ldx;
     return in;
 }

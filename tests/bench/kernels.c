@@ -267,9 +267,8 @@ static void bench_attend(struct bench *b, enum dtype kv) {
 struct row_op {
     struct device *dev;
     uint32_t n_rows, n;
-    float *x, *y, *scales, *sums;
-    int32_t *qsums;
-    int8_t *q;
+    float *x, *y;
+    struct int8_step *int8;
     void (*fn)(struct row_op *op, uint32_t row);
 };
 
@@ -284,9 +283,8 @@ static void op_silu_mul(struct row_op *op, uint32_t row) {
 }
 
 static void op_quantise(struct row_op *op, uint32_t row) {
-    size_t at = (size_t)row * op->n, step = at / GROUP;
-    op->dev->ops->quantise(op->x + at, op->n / GROUP, op->q + at, op->scales + step,
-                           op->qsums + step, op->sums + step);
+    uint32_t n_steps = op->n / GROUP;
+    op->dev->ops->quantise(op->x + (size_t)row * op->n, 0, n_steps, n_steps, op->int8, row);
 }
 
 static void row_task(void *arg, uint32_t task, uint32_t thread) {
@@ -337,11 +335,9 @@ static void bench_rows(struct bench *b) {
     struct row_op op = {.dev = b->device.dev};
     op.x = memory_take(&memory, n * sizeof *op.x);
     op.y = memory_take(&memory, n * sizeof *op.y);
-    op.scales = memory_take(&memory, n / GROUP * sizeof *op.scales);
-    op.sums = memory_take(&memory, n / GROUP * sizeof *op.sums);
-    op.qsums = memory_take(&memory, n / GROUP * sizeof *op.qsums);
-    op.q = memory_take(&memory, n);
-    if (op.x && op.y && op.scales && op.sums && op.qsums && op.q) {
+    op.int8 = memory_take(&memory, align_up(largest(&b->plan->rows), ROW_TILE) / ROW_TILE * D_FF /
+                                       GROUP * sizeof *op.int8);
+    if (op.x && op.y && op.int8) {
         for (size_t i = 0; i < n; i++) {
             op.y[i] = -0.5f - 0.5f * fabsf(sinf((float)i));
             op.x[i] = 1 + expf(-op.y[i]);

@@ -43,9 +43,8 @@ struct problem {
     struct tensor src;
     float *wide; /* [rows][cols] */
     struct matrix m;
-    float *x, *sums, *scales;
-    int8_t *q;
-    int32_t *qsums;
+    float *x, *sums;
+    struct int8_step *int8;
     uint16_t *bf16;
     size_t ldx, ldsums;
 };
@@ -86,10 +85,10 @@ static struct problem make_problem_for(const struct cpu_ops *ops, enum activatio
     p.ldsums = p.ldx / GROUP;
     p.x = calloc(n_x * p.ldx, sizeof(float));
     p.sums = calloc(n_x * p.ldsums, sizeof(float));
-    p.scales = calloc(n_x * p.ldsums, sizeof(float));
-    p.q = calloc(n_x, p.ldx);
-    p.qsums = calloc(n_x * p.ldsums, sizeof(int32_t));
-    size_t tile_rows = align_up(n_x, 16);
+    size_t tile_rows = align_up(n_x, ROW_TILE),
+           int8_bytes = tile_rows / ROW_TILE * p.ldsums * sizeof *p.int8;
+    p.int8 = aligned_alloc(64, int8_bytes);
+    memset(p.int8, 0xff, int8_bytes);
     p.bf16 = aligned_alloc(64, tile_rows * p.ldx * sizeof *p.bf16);
     memset(p.bf16, 0xff, tile_rows * p.ldx * sizeof *p.bf16); /* NaN: rows that nobody made */
     for (uint32_t i = 0; i < n_x; i++) {
@@ -98,8 +97,7 @@ static struct problem make_problem_for(const struct cpu_ops *ops, enum activatio
         if (p.m.bf16)
             ops->narrow(p.x + i * p.ldx, 0, (uint32_t)p.ldsums, (uint32_t)p.ldsums, p.bf16, i);
         else if (int8)
-            ops->quantise(p.x + i * p.ldx, (uint32_t)p.ldsums, p.q + i * p.ldx,
-                          p.scales + i * p.ldsums, p.qsums + i * p.ldsums, p.sums + i * p.ldsums);
+            ops->quantise(p.x + i * p.ldx, 0, (uint32_t)p.ldsums, (uint32_t)p.ldsums, p.int8, i);
         else
             ops->step_sums(p.x + i * p.ldx, (uint32_t)p.ldsums, p.sums + i * p.ldsums);
     }
@@ -117,10 +115,26 @@ static void free_problem(struct problem *p) {
     free(p->m.data);
     free(p->x);
     free(p->sums);
-    free(p->scales);
-    free(p->q);
-    free(p->qsums);
+    free(p->int8);
     free(p->bf16);
+}
+
+static struct int8_step *int8_at(const struct problem *p, uint32_t row, uint32_t step) {
+    return p->int8 + row / ROW_TILE * p->ldsums + step;
+}
+
+/* Rows row0 .. row0 + n - 1 as the first ones of others; to be freed. */
+static struct int8_step *int8_from(const struct problem *p, uint32_t row0, uint32_t n) {
+    struct problem to = {.ldsums = p->ldsums};
+    to.int8 = aligned_alloc(64, align_up(n, ROW_TILE) / ROW_TILE * p->ldsums * sizeof *to.int8);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t s = 0; s < p->ldsums; s++) {
+            const struct int8_step *from = int8_at(p, row0 + i, s);
+            struct int8_step *at = int8_at(&to, i, s);
+            memcpy(at->q[i % ROW_TILE], from->q[(row0 + i) % ROW_TILE], GROUP);
+            at->rows[i % ROW_TILE] = from->rows[(row0 + i) % ROW_TILE];
+        }
+    return to.int8;
 }
 
 /* y [n_x][rows rounded up to GROUP], rows `row0 .. row0 + n - 1` of x in one call. */
@@ -132,9 +146,7 @@ static void multiply(const struct cpu_ops *ops, const struct problem *p, uint32_
                            .ldx = p->ldx,
                            .sums = p->sums + row0 * p->ldsums,
                            .ldsums = p->ldsums,
-                           .q = p->q + row0 * p->ldx,
-                           .scales = p->scales + row0 * p->ldsums,
-                           .qsums = p->qsums + row0 * p->ldsums,
+                           .int8 = p->m.int8 ? int8_from(p, row0, n) : NULL,
                            .bf16 = p->bf16 + row0 * p->ldx,
                            .n_rows = n};
     for (uint32_t g = 0; g < ldy / GROUP; g++) {
@@ -146,6 +158,7 @@ static void multiply(const struct cpu_ops *ops, const struct problem *p, uint32_
         for (uint32_t i = 0; i < n; i++)
             memcpy(y + (row0 + i) * ldy + g * GROUP, acc[i], sizeof acc[i]);
     }
+    free((void *)(uintptr_t)in.int8);
 }
 
 static const uint32_t shapes[][2] = {{320, 64}, {33, 96}, {1, 32}, {64, 576}, {40, 1536},
@@ -368,7 +381,8 @@ static void int8_products_are_near_the_exact_ones(void **state) {
                 for (uint32_t k = 0; k < p.m.cols; k++) {
                     double w = (double)p.wide[(size_t)j * p.m.cols + k];
                     sum += w * (double)p.x[i * p.ldx + k];
-                    bound += fabs(w) * (double)p.scales[i * p.ldsums + k / GROUP] / 2;
+                    bound +=
+                        fabs(w) * (double)int8_at(&p, i, k / GROUP)->rows[i % ROW_TILE].scale / 2;
                 }
                 double error = fabs((double)y[i * ldy + j] - sum);
                 if (!(error <= bound * 1.001 + 1e-6))
@@ -398,7 +412,7 @@ static void int8_extremes_do_not_saturate(void **state) {
                 ops->matrix_pack(&p.m, &p.src);
                 for (uint32_t k = 0; k < 64; k++)
                     p.x[k] = (float)sign;
-                ops->quantise(p.x, 2, p.q, p.scales, p.qsums, p.sums);
+                ops->quantise(p.x, 0, 2, 2, p.int8, 0);
                 float y[64], w = d == DTYPE_Q8_0 ? -128 : d == DTYPE_Q4_0 ? -8 : 15;
                 float expected = 0;
                 for (int s = 0; s < 2; s++)
@@ -434,7 +448,7 @@ static void int8_extremes_of_read_only_types_do_not_saturate(void **state) {
                 ops->matrix_pack(&p.m, &p.src);
                 for (uint32_t k = 0; k < COLS; k++)
                     p.x[k] = end < ARRAY_LEN(ends) ? 1 : -1;
-                ops->quantise(p.x, COLS / GROUP, p.q, p.scales, p.qsums, p.sums);
+                ops->quantise(p.x, 0, COLS / GROUP, COLS / GROUP, p.int8, 0);
                 multiply(ops, &p, 0, 1, current == 0 ? expected : y);
                 if (current > 0) assert_same_bits(y, expected, 32, what(d));
                 free_problem(&p);
@@ -446,10 +460,9 @@ static void quantising_has_the_bits_of_ref(void **state) {
     (void)state;
     struct rng rng;
     rng_seed(&rng, test_seed());
-    enum { STEPS = 12, N = STEPS * GROUP };
-    float x[N], scales[2][STEPS], sums[2][STEPS];
-    int8_t q[2][N];
-    int32_t qsums[2][STEPS];
+    enum { STEPS = 12, N = STEPS * GROUP, ROW = ROW_TILE + 3, TILES = 2 };
+    static struct int8_step rows[2][TILES * STEPS];
+    float x[N];
     for (int round = 0; round < 200; round++) {
         for (uint32_t k = 0; k < N; k++)
             x[k] = rng_normal(&rng) * ldexpf(1, (int)rng_below(&rng, 40) - 20);
@@ -460,18 +473,24 @@ static void quantising_has_the_bits_of_ref(void **state) {
         x[4 * GROUP + rng_below(&rng, GROUP)] = -3e38f;
         for (uint32_t k = 0; k < GROUP; k++) /* ties, which go to even */
             x[5 * GROUP + k] = k ? (float)k + 0.5f : 127;
-        cpu_ops_ref.quantise(x, STEPS, q[0], scales[0], qsums[0], sums[0]);
-        assert_true(scales[0][0] == 0 && scales[0][1] == 0 && qsums[0][1] == 0);
-        assert_true(isinf(scales[0][2]) && isnan(sums[0][2]) && isnan(scales[0][3]));
-        assert_true(q[0][5 * GROUP + 1] == 2 && q[0][5 * GROUP + 2] == 2);
+        memset(rows, 0, sizeof rows);
+        cpu_ops_ref.quantise(x, 0, STEPS, STEPS, rows[0], ROW);
+        const struct int8_step *at = rows[0] + STEPS;
+#define ROW_OF(s) at[s].rows[ROW % ROW_TILE]
+        assert_true(ROW_OF(0).scale == 0 && ROW_OF(1).scale == 0 && ROW_OF(1).qsum == 0);
+        assert_true(isinf(ROW_OF(2).scale) && isnan(ROW_OF(2).sum) && isnan(ROW_OF(3).scale));
+        assert_true(at[5].q[ROW % ROW_TILE][1] == 2 && at[5].q[ROW % ROW_TILE][2] == 2);
         for (current = 1; current < n_tables; current++) {
-            tables[current].ops->quantise(x, STEPS, q[1], scales[1], qsums[1], sums[1]);
-            assert_memory_equal(q[1], q[0], sizeof q[0]);
-            assert_memory_equal(qsums[1], qsums[0], sizeof qsums[0]);
-            assert_same_bits(scales[1], scales[0], STEPS, tables[current].name);
-            sums[1][2] = sums[0][2], sums[1][3] = sums[0][3]; /* any NaN */
-            assert_same_bits(sums[1], sums[0], STEPS, tables[current].name);
+            const struct cpu_ops *ops = tables[current].ops;
+            memset(rows[1], 0, sizeof rows[1]);
+            uint32_t cut = rng_below(&rng, STEPS + 1); /* in two calls: the same */
+            ops->quantise(x, 0, cut, STEPS, rows[1], ROW);
+            ops->quantise(x + cut * GROUP, cut, STEPS - cut, STEPS, rows[1], ROW);
+            for (uint32_t s = 2; s < 4; s++) /* any NaN */
+                rows[1][STEPS + s].rows[ROW % ROW_TILE].sum = ROW_OF(s).sum;
+            assert_memory_equal(rows[1], rows[0], sizeof rows[0]); /* and no other row */
         }
+#undef ROW_OF
     }
 }
 
