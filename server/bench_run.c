@@ -15,7 +15,7 @@ struct seen {
 
 /* Sums over the sequences and repetitions of a case. */
 struct totals {
-    uint64_t prefill_steps, decode_steps;
+    uint64_t prefill_steps, decode_steps, draft_forwards; /* the last: of the engine */
     uint64_t draft_passes, verify_passes, n_accepted, n_rejected;
 };
 
@@ -140,6 +140,7 @@ static int run_steps(struct bench_runner *r, struct bench_case *c, double *gaps,
     struct engine_gauges gauges;
     engine_gauges(r->engine, &gauges);
     uint64_t all_begun = gauges.generated_tokens + c->batch;
+    totals->draft_forwards -= gauges.draft_forwards;
     bool decoding = false;
     for (uint32_t n_left = c->batch; n_left;) {
         bool decodes = gauges.generated_tokens >= all_begun;
@@ -156,6 +157,7 @@ static int run_steps(struct bench_runner *r, struct bench_case *c, double *gaps,
             return err_set(err, ERR_DEVICE, "the engine could not finish a text");
         engine_gauges(r->engine, &gauges);
     }
+    totals->draft_forwards += gauges.draft_forwards;
     return OK;
 }
 
@@ -219,10 +221,10 @@ static void price(const struct bench *bench, struct bench_case *c, const struct 
     if (streams) flops += rows * ((double)costs->output_flops + attend * context);
     flops += drafts * (block * ((double)costs->draft_flops + attend * (context + block)) +
                        (block - 1) * (double)costs->head_flops * (drafts > 0));
-    double weights = (double)costs->main_bytes + (drafts > 0 ? (double)costs->draft_bytes : 0);
+    double weights = (double)t->decode_steps * (double)costs->main_bytes +
+                     (double)t->draft_forwards * (double)costs->draft_bytes;
     tokens = n_texts * (c->gen_tokens - 1);
-    c->decode.bytes_per_token =
-        ((double)t->decode_steps * weights + (passes + drafts) * kv * context) / tokens;
+    c->decode.bytes_per_token = (weights + (passes + drafts) * kv * context) / tokens;
     c->decode.flops_per_token = flops / tokens;
     c->tokens_per_forward = tokens / (passes + drafts);
     c->accepted_length = (double)(t->verify_passes + t->n_accepted) / passes;

@@ -78,7 +78,7 @@ static void block_scores(const struct tile_walk *w, uint32_t first, uint32_t end
         const void *page = readable(w, head, n_active, &kind);
         float *scores = w->s.scores + (p * PAGE_TOKENS - w->block);
         for (uint32_t i = 0, n; i < n_active; i += n) {
-            n = even_rows(n_active - i, w->ops->rows_max);
+            n = even_part(n_active - i, w->ops->rows_max);
             w->ops->qk[kind][n](page, w->dev->shape.head_dim, w->s.q, w->dev->head_pad,
                                 w->s.active + i, scores);
         }
@@ -109,7 +109,7 @@ static void block_values(const struct tile_walk *w, uint32_t first, uint32_t end
             while (i + same < n_active && clip(s->lo[s->active[i + same]], t0, PAGE_TOKENS) == lo &&
                    clip(s->hi[s->active[i + same]], t0, PAGE_TOKENS) == hi)
                 same++;
-            n = even_rows(same, w->ops->rows_max);
+            n = even_part(same, w->ops->rows_max);
             if (lo < hi)
                 w->ops->pv[kind][n](page, lo, hi, probs, s->active + i, w->dev->head_pad, s->part);
         }

@@ -284,15 +284,15 @@ extern const struct cpu_ops cpu_ops_avx512_vnni;
 extern const struct cpu_ops cpu_ops_amx;
 #endif
 
-/* Rows of the next of the tiles that n rows are cut into: as even as can be, at most `most`. */
-static inline uint32_t even_rows(uint32_t n, uint32_t most) {
+/* The next of the parts that n are cut into: as even as can be, at most `most`. */
+static inline uint32_t even_part(uint32_t n, uint32_t most) {
     return (uint32_t)div_ceil(n, div_ceil(n, most));
 }
 
 /* The same from row i on, of those that lie in its struct int8_step. */
 static inline uint32_t int8_rows_together(uint32_t i, uint32_t n_rows, uint32_t most) {
     uint32_t border = (i / ROW_TILE + 1) * ROW_TILE;
-    return even_rows((n_rows < border ? n_rows : border) - i, most);
+    return even_part((n_rows < border ? n_rows : border) - i, most);
 }
 
 /* Rows of a GEMM task at most. */

@@ -536,7 +536,7 @@ DEFINE_TILE(6)
 
 typedef void (*tile_fn)(const float *p, const float *x, size_t ldx, const float *d, const float *m,
                         const float *sums, size_t ldsums, float *at);
-/* even_rows never cuts TILE_FROM rows or more into tiles of fewer than 3. */
+/* even_part never cuts TILE_FROM rows or more into tiles of fewer than 3. */
 static const tile_fn tiles[AVX2_TILE + 1] = {[3] = tile_3, tile_4, tile_5, tile_6};
 
 void avx2_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
@@ -557,7 +557,7 @@ void avx2_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_r
         expand[m->dtype](step, panel);
         load_scales(m->dtype, head, step, &scales);
         for (uint32_t i = 0, n; i < in->n_rows; i += n) {
-            n = even_rows(in->n_rows - i, AVX2_TILE);
+            n = even_part(in->n_rows - i, AVX2_TILE);
             for (uint32_t half = 0; half < 2; half++)
                 tiles[n](panel + half * HALF_FLOATS, in->x + i * in->ldx + s * GROUP, in->ldx,
                          scales.d + half * HALF, scales.minima ? scales.m + half * HALF : NULL,

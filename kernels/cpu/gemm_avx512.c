@@ -282,7 +282,7 @@ void avx512_gemm_group(const struct matrix *m, uint32_t group, const struct gemm
         if (!as_it_lies) fill_panel(m->dtype, head, at, &panel);
         const uint8_t *from = as_it_lies ? at : (const uint8_t *)&panel;
         for (uint32_t i = 0, n; i < in->n_rows; i += n) {
-            n = even_rows(in->n_rows - i, TILE);
+            n = even_part(in->n_rows - i, TILE);
             from_panel[scales][n](from, s, s + 1, in, i, acc);
         }
     }

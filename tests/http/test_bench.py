@@ -109,6 +109,18 @@ def test_kept_proposals_can_be_stated():
     assert "**--accept was given" in text
 
 
+def test_weights_are_counted_once_for_each_forward_that_was():
+    """Adaptive drafts that keep nothing soon stop: their forwards are not read with every token."""
+    def bytes_per_token(drafts):
+        report = bench("--model", DRAFTS, "--prompt-tokens", 20, "--gen-tokens", 200, "--batch", 1, "--reps", 1,
+                       "--drafts", drafts, *(() if drafts == "off" else ("--accept", 0)))
+        return report["cases"][0]["decode"]["bytes_per_token"]
+
+    plain = bytes_per_token("off")
+    assert bytes_per_token(8) > 1.6 * plain
+    assert bytes_per_token("auto") < 1.4 * plain
+
+
 def test_the_two_phases_do_not_mix(tmp_path):
     """However early a prompt is done, its text goes on only when all prompts are."""
     trace = tmp_path / "trace.json"
