@@ -53,13 +53,13 @@ void amx_configure(enum amx_shape shape, uint32_t first, uint32_t second) {
     set_tile(&c, 5, attend ? first : second, int8 || attend ? 32 : 64);
     set_tile(&c, 6, int8 ? 8 : 16, 64);
     set_tile(&c, 7, int8 || attend ? 8 : 16, 64);
-    __asm__ volatile("ldtilecfg %0" ::"m"(c) : "memory");
+    TILE_CONFIGURE(&c);
     configured = wanted;
 }
 
 void amx_release(void) {
     if (!configured) return;
-    __asm__ volatile("tilerelease" ::: "memory");
+    TILE_RELEASE();
     configured = 0;
 }
 
@@ -69,8 +69,7 @@ void amx_release(void) {
 void amx_narrow(float *x, uint32_t n_steps, uint16_t *rows, uint32_t row) {
     uint16_t *to = rows + (size_t)(row / TILE) * n_steps * ROW_STEP + row % TILE * GROUP;
     for (uint32_t s = 0; s < n_steps; s++, x += GROUP, to += ROW_STEP)
-        _mm512_store_si512(
-            to, (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x)));
+        _mm512_store_si512(to, amx_narrow_32(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x)));
 }
 
 /* ---- weights as bf16 ---------------------------------------------------------------------------- */
@@ -87,7 +86,7 @@ static inline void put_pair(uint16_t *to, __m512 even, __m512 odd) {
     const __m512i order =
         _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                          21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
+    __m512i both = amx_narrow_32(odd, even);
     _mm512_store_si512(to, _mm512_permutexvar_epi16(order, both));
 }
 
@@ -137,8 +136,7 @@ static inline void twice(const uint8_t *p, __m512 out[2]) {
                 __m512i z1 = _mm512_loadu_si512(p + 256 * v + 128 + 64 * h);                  \
                 uint16_t *row = to + 8 * h * 2 * GROUP + v * GROUP;                           \
                 _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++, row += 2 * GROUP)         \
-                    _mm512_store_si512(                                                       \
-                        row, (__m512i)_mm512_cvtne2ps_pbh(WIDEN(NIBBLE(z1, j), d[1], m[1]),   \
+                    _mm512_store_si512(row, amx_narrow_32(WIDEN(NIBBLE(z1, j), d[1], m[1]),   \
                                                           WIDEN(NIBBLE(z0, j), d[0], m[0]))); \
             }                                                                                 \
         }                                                                                     \
