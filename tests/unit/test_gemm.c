@@ -381,14 +381,16 @@ static void int8_products_are_near_the_exact_ones(void **state) {
     }
 }
 
-/* The largest weights and rows there can be: no sum of 16 bits may saturate. */
+/* The largest weights and rows there can be: no sum of 16 bits may saturate. A row alone, and as
+ * many as the tile unit is asked for. */
 static void int8_extremes_do_not_saturate(void **state) {
     (void)state;
+    enum { N = 8, COLS = 64, STEPS = COLS / GROUP };
     for (enum dtype d = DTYPE_Q8_0; d <= DTYPE_Q4_1; d++)
         for (int sign = -1; sign <= 1; sign += 2)
             for (current = 0; current < n_tables; current++) {
                 const struct cpu_ops *ops = tables[current].ops;
-                struct problem p = make_problem_for(ops, ACTIVATIONS_INT8, d, 32, 64, 2);
+                struct problem p = make_problem_for(ops, ACTIVATIONS_INT8, d, 32, COLS, N);
                 uint8_t *stored = (uint8_t *)(uintptr_t)p.src.data;
                 size_t block = dtype_row_bytes(d, GROUP), head = d == DTYPE_Q4_1 ? 4 : 2;
                 uint8_t worst = d == DTYPE_Q8_0 ? 0x80 : d == DTYPE_Q4_0 ? 0x00 : 0xff;
@@ -397,16 +399,19 @@ static void int8_extremes_do_not_saturate(void **state) {
                     memcpy(stored + i * block, (const uint16_t[]){0x3c00, 0}, head); /* d 1, m 0 */
                 }
                 ops->matrix_pack(&p.m, &p.src);
-                for (uint32_t k = 0; k < 64; k++)
+                for (uint32_t k = 0; k < N * COLS; k++)
                     p.x[k] = (float)sign;
-                ops->quantise(p.x, 2, p.q, p.scales, p.qsums, p.sums);
-                float y[64], w = d == DTYPE_Q8_0 ? -128 : d == DTYPE_Q4_0 ? -8 : 15;
+                ops->quantise(p.x, N * STEPS, p.q, p.scales, p.qsums, p.sums);
+                float y[N * 32], w = d == DTYPE_Q8_0 ? -128 : d == DTYPE_Q4_0 ? -8 : 15;
                 float expected = 0;
-                for (int s = 0; s < 2; s++)
+                for (int s = 0; s < STEPS; s++)
                     expected = fmaf(w * 32 * 127 * (float)sign * (1.0f / 127.0f), 1, expected);
-                multiply(ops, &p, 0, 1, y);
-                for (int j = 0; j < 32; j++)
-                    if (y[j] != expected) fail_msg("%s: %.9g, not %.9g", what(d), y[j], expected);
+                for (uint32_t n = 1; n <= N; n += N - 1) {
+                    multiply(ops, &p, 0, n, y);
+                    for (uint32_t j = 0; j < n * 32; j++)
+                        if (y[j] != expected)
+                            fail_msg("%s: %.9g, not %.9g", what(d), y[j], expected);
+                }
                 free_problem(&p);
             }
 }
