@@ -200,6 +200,36 @@ $(B)/tests/sim/prop_%: $(B)/tests/prop/prop_%.o $(B)/tests/prop/watch.o $(SIM_DE
 	@echo "  LINK $@"
 	$(Q)$(SIMLINK) -lcmocka
 
+# The tile unit (AMX) in software, on processors with AVX-512: C tests that walk over the CPU tables once
+# more, with the files that use it compiled for tests/amx/tiles.c. That is itself compiled without a
+# sanitizer, for speed: it moves memory by memcpy, which sanitizers see all the same.
+AMX_FILES := $(filter %_amx.c,$(KERNELS)) kernels/cpu/tables.c
+AMX_OBJECTS := $(patsubst %.c,$(B)/amx/%.o,$(AMX_FILES)) $(B)/tests/amx/tiles.o
+AMX_TESTS := $(patsubst %.c,$(B)/tests/amx/%,$(notdir $(shell grep -lE 'tables_find|kernels_amx' $(UNIT)))) \
+             $(patsubst %.c,$(B)/%,$(wildcard tests/amx/test_*.c))
+AMX_TRIALS := $(B)/tests/amx/trial_amx.o $(B)/amx/tests/amx/trial_amx.o
+$(filter %_amx.o,$(AMX_OBJECTS) $(B)/amx/tests/amx/trial_amx.o): EXTRA := $(AVX512) -mavx512vnni -DGERYON_AMX_EMULATED -Itests/amx
+$(B)/amx/kernels/cpu/tables.o: EXTRA := -DGERYON_AMX_EMULATED
+$(B)/tests/amx/tiles.o: EXTRA := $(AVX512) -O2
+$(B)/tests/amx/tiles.o: CFLAGS := $(filter-out -fsanitize% -fno-sanitize%,$(CFLAGS))
+$(B)/amx/%.o: %.c Makefile | packages
+	@mkdir -p $(@D)
+	@echo "  CC   $< (tiles in software)"
+	$(Q)$(CC) $(CFLAGS) $(EXTRA) -c -o $@ $<
+$(B)/tests/amx/test_%: $(B)/tests/unit/test_%.o $(AMX_OBJECTS) $(call obj,$(LOADER)) $(TESTLIB)
+	@echo "  LINK $@"
+	$(Q)$(TESTLINK)
+$(B)/tests/amx/prop_%: $(B)/tests/prop/prop_%.o $(B)/tests/prop/watch.o $(AMX_OBJECTS) $(call obj,$(LOADER)) $(TESTLIB)
+	@echo "  LINK $@"
+	$(Q)$(TESTLINK)
+$(B)/tests/amx/test_table: $(B)/tests/amx/test_table.o $(AMX_OBJECTS) $(call obj,$(LOADER)) $(TESTLIB)
+	@echo "  LINK $@"
+	$(Q)$(TESTLINK)
+# The software beside the processor's own unit: without the tables of AMX_OBJECTS.
+$(B)/tests/amx/test_tiles: $(B)/tests/amx/test_tiles.o $(AMX_TRIALS) $(B)/tests/amx/tiles.o $(call obj,$(LOADER)) $(TESTLIB)
+	@echo "  LINK $@"
+	$(Q)$(TESTLINK)
+
 build/gpusim/geryon: build/release/geryon-gpusim
 	$(COPY)
 
@@ -207,7 +237,7 @@ build/gpusim/geryon: build/release/geryon-gpusim
 gpusim: $(B)/geryon-gpusim $(if $(filter release,$(CONFIG)),build/gpusim/geryon) $(patsubst %.cpp,$(B)/%,$(GPUSIM_TESTS) $(GPU_TESTS)) $(SIM_TESTS) ## build/gpusim/geryon: the product, its CUDA backend on the GPU simulator
 
 .PHONY: unit fuzz-replay
-unit: $(patsubst %.c,$(B)/%,$(UNIT)) ## build the C tests of CONFIG
+unit: $(patsubst %.c,$(B)/%,$(UNIT)) $(AMX_TESTS) ## build the C tests of CONFIG
 fuzz-replay: $(patsubst %.c,$(B)/%,$(FUZZ))
 
 build/venv/.ready: tests/requirements.txt

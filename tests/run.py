@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The one test runner: lint, C tests, the GPU simulator, replay of the fuzz corpora, Python tests over HTTP.
+"""The one test runner: lint, C tests, the simulated tile unit and GPU, replay of the fuzz corpora, Python tests over HTTP.
 
 Every job is a process of its own with a time limit; two run at once. C tests, lint and the fuzz
 drivers speak TAP, pytest writes JUnit XML; both are counted test by test. What failed is shown
@@ -24,7 +24,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KINDS = ["lint", "unit", "prop", "gpusim", "gpu", "sim", "fuzz", "http", "deploy"]
+KINDS = ["lint", "unit", "prop", "amx", "gpusim", "gpu", "sim", "fuzz", "http", "deploy"]
 ASKED_FOR = ["deploy"]  # run only when named by --kind: they need more than a build
 OUTPUT_LINES_SHOWN = 120
 
@@ -56,6 +56,12 @@ def collect(args):
         for source in sorted((ROOT / "tests" / kind).glob(pattern)):
             binary = ROOT / args.build / "tests" / kind / source.stem
             jobs.append(Job(kind, source.stem, [str(binary)], 300 * args.slow * more))
+    # C tests that walk over the CPU tables, and its own, with the tile unit in software.
+    for source in sorted((ROOT / "tests").glob("*/*.c")):
+        own = source.parent.name == "amx" and source.stem.startswith("test_")
+        if own or source.parent.name in ("unit", "prop") and re.search("tables_find|kernels_amx", source.read_text()):
+            binary = ROOT / args.build / "tests/amx" / source.stem
+            jobs.append(Job("amx", source.stem, [str(binary)], 300 * args.slow * more))
     # The simulator's tests, and those of kernels on it, run in both builds: the plain one and the
     # sanitizers find different bugs.
     for build in dict.fromkeys([args.build, fuzz_build]):
@@ -103,8 +109,8 @@ def environment(args, job, scratch):
     model = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
     if model.exists():
         env["GERYON_TEST_GGUF"] = str(model)
-    if job.kind == "sim" and "GERYON_SCENARIOS" in env:  # each takes a simulated device a second, or ten
-        slower = 10 if job.name.endswith("-release") else 100
+    if job.kind in ("amx", "sim") and "GERYON_SCENARIOS" in env:  # each takes a simulated device a second, or ten
+        slower = 4 if job.kind == "amx" else 10 if job.name.endswith("-release") else 100
         env["GERYON_SCENARIOS"] = str(int(env["GERYON_SCENARIOS"]) // slower or 1)
     if "asan" in args.build or "tsan" in args.build:
         env["GERYON_TEST_SLOW"] = "1"  # time limits inside the Python tests grow

@@ -8,12 +8,24 @@
  * numbers apart, which the unit takes for zero.
  *
  * By inline assembly: gcc 12's intrinsics leave out that memory is read, so that stores before them
- * get lost. */
+ * get lost. Tests on processors without the unit have it in software: the same files compiled with
+ * GERYON_AMX_EMULATED, which then need AVX-512 F, BW, DQ, VL and VNNI alone. */
 #ifndef GERYON_KERNELS_CPU_AMX_H
 #define GERYON_KERNELS_CPU_AMX_H
 
 #include "kernels/cpu/avx512.h"
 
+#ifdef GERYON_AMX_EMULATED
+#include <tiles.h> /* tests/amx */
+
+#define TILE_LOAD(t, p, stride)  tiles_load(t, p, stride)
+#define TILE_STORE(t, p, stride) tiles_store(t, p, stride)
+#define TILE_ZERO(t)             tiles_zero(t)
+#define TILE_BF16(c, a, b)       tiles_bf16(c, a, b)
+#define TILE_INT8(c, a, b)       tiles_int8(c, a, b)
+#define TILE_CONFIGURE(config)   tiles_configure(config)
+#define TILE_RELEASE()           tiles_release()
+#else
 #define TILE_LOAD(t, p, stride) \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((size_t)(stride)) : "memory")
 #define TILE_STORE(t, p, stride)                         \
@@ -26,6 +38,32 @@
     __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
 #define TILE_INT8(c, a, b) \
     __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
+/* 64 bytes, as LDTILECFG reads them. */
+#define TILE_CONFIGURE(config) __asm__ volatile("ldtilecfg %0" ::"m"(*(config)) : "memory")
+#define TILE_RELEASE()         __asm__ volatile("tilerelease" ::: "memory")
+#endif
+
+/* Sixteen floats in bf16: ties to even, subnormal ones to zero. */
+static inline __m256i amx_narrow_16(__m512 x) {
+#ifdef GERYON_AMX_EMULATED
+    float from[16];
+    uint16_t to[16];
+    _mm512_storeu_ps(from, x);
+    tiles_narrow(from, to);
+    return _mm256_loadu_si256((const __m256i *)(const void *)to);
+#else
+    return (__m256i)_mm512_cvtneps_pbh(x);
+#endif
+}
+
+/* The same of thirty-two, the low ones first. */
+static inline __m512i amx_narrow_32(__m512 high, __m512 low) {
+#ifdef GERYON_AMX_EMULATED
+    return _mm512_inserti64x4(_mm512_castsi256_si512(amx_narrow_16(low)), amx_narrow_16(high), 1);
+#else
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+#endif
+}
 
 /* What the tiles are for. Rows of tiles 0, 1 and 4 are `first`, of 2, 3 and 5 `second` (1 .. 16). */
 enum amx_shape {

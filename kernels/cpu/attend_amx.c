@@ -31,7 +31,7 @@ void amx_attend_queries(const struct tile_walk *w) {
         float *q = w->s.q + r * ep;
         for (size_t d = 0; d < ep; d += 16)
             _mm256_storeu_si256((__m256i *)(void *)((char *)q + 2 * d),
-                                (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(q + d)));
+                                amx_narrow_16(_mm512_loadu_ps(q + d)));
     }
 }
 
@@ -135,7 +135,7 @@ static void softmax(float *s, uint32_t from, uint32_t to, uint32_t lo, uint32_t 
     for (uint32_t i = from; i < to; i += 32) {
         __m512 p0 = probabilities(s, i, lo, hi, most16, &total16);
         __m512 p1 = probabilities(s, i + 16, lo, hi, most16, &total16);
-        _mm512_storeu_si512((uint16_t *)(void *)s + i, (__m512i)_mm512_cvtne2ps_pbh(p1, p0));
+        _mm512_storeu_si512((uint16_t *)(void *)s + i, amx_narrow_32(p1, p0));
     }
     *total = _mm512_reduce_add_ps(total16);
 }

@@ -55,13 +55,13 @@ void amx_configure(enum amx_shape shape, uint32_t first, uint32_t second) {
     set_tile(&c, 5, attend ? first : second, int8 || attend ? 32 : 64);
     set_tile(&c, 6, int8 ? 8 : 16, 64);
     set_tile(&c, 7, int8 || attend ? 8 : 16, 64);
-    __asm__ volatile("ldtilecfg %0" ::"m"(c) : "memory");
+    TILE_CONFIGURE(&c);
     configured = wanted;
 }
 
 void amx_release(void) {
     if (!configured) return;
-    __asm__ volatile("tilerelease" ::: "memory");
+    TILE_RELEASE();
     configured = 0;
 }
 
@@ -72,8 +72,7 @@ void amx_narrow(float *x, uint32_t first, uint32_t n, uint32_t n_steps, uint16_t
                 uint32_t row) {
     uint16_t *to = rows + ((size_t)(row / TILE) * n_steps + first) * ROW_STEP + row % TILE * GROUP;
     for (uint32_t s = 0; s < n; s++, x += GROUP, to += ROW_STEP)
-        _mm512_store_si512(
-            to, (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x)));
+        _mm512_store_si512(to, amx_narrow_32(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x)));
 }
 
 /* ---- weights as bf16 ---------------------------------------------------------------------------- */
@@ -90,7 +89,7 @@ static inline void put_pair(uint16_t *to, __m512 even, __m512 odd) {
     const __m512i order =
         _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                          21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
+    __m512i both = amx_narrow_32(odd, even);
     _mm512_store_si512(to, _mm512_permutexvar_epi16(order, both));
 }
 
@@ -130,19 +129,19 @@ static inline void twice(const uint8_t *p, __m512 out[2]) {
 }
 
 #define NIBBLE(z, j) _mm512_permutexvar_ps(_mm512_srli_epi32(z, 4 * (j)), table)
-#define DEFINE_EXPAND_NIBBLES(NAME, TABLE, WIDEN)                                                 \
-    static void NAME(const uint8_t *p, uint32_t q, uint16_t *to) {                                \
-        const __m512 table = TABLE;                                                               \
-        uint32_t v = q / 2, h = q % 2; /* of 16 columns, of 16 k */                               \
-        __m512 d[2], m[2];                                                                        \
-        twice(p + PACK_NIBBLES_BYTES + 32 * v, d);                                                \
-        WIDEN##_MINIMA(m, p + PACK_NIBBLES_BYTES + 64 + 32 * v);                                  \
-        __m512i z0 = _mm512_loadu_si512(p + 256 * v + 64 * h);                                    \
-        __m512i z1 = _mm512_loadu_si512(p + 256 * v + 128 + 64 * h);                              \
-        uint16_t *row = to + 8 * h * 2 * GROUP + v * GROUP;                                       \
-        _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++, row += 2 * GROUP) _mm512_store_si512( \
-            row, (__m512i)_mm512_cvtne2ps_pbh(WIDEN(NIBBLE(z1, j), d[1], m[1]),                   \
-                                              WIDEN(NIBBLE(z0, j), d[0], m[0])));                 \
+#define DEFINE_EXPAND_NIBBLES(NAME, TABLE, WIDEN)                                     \
+    static void NAME(const uint8_t *p, uint32_t q, uint16_t *to) {                    \
+        const __m512 table = TABLE;                                                   \
+        uint32_t v = q / 2, h = q % 2; /* of 16 columns, of 16 k */                   \
+        __m512 d[2], m[2];                                                            \
+        twice(p + PACK_NIBBLES_BYTES + 32 * v, d);                                    \
+        WIDEN##_MINIMA(m, p + PACK_NIBBLES_BYTES + 64 + 32 * v);                      \
+        __m512i z0 = _mm512_loadu_si512(p + 256 * v + 64 * h);                        \
+        __m512i z1 = _mm512_loadu_si512(p + 256 * v + 128 + 64 * h);                  \
+        uint16_t *row = to + 8 * h * 2 * GROUP + v * GROUP;                           \
+        _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++, row += 2 * GROUP)         \
+            _mm512_store_si512(row, amx_narrow_32(WIDEN(NIBBLE(z1, j), d[1], m[1]),   \
+                                                  WIDEN(NIBBLE(z0, j), d[0], m[0]))); \
     }
 #define SCALE(q, d, m)         _mm512_mul_ps(q, d)
 #define SCALE_MINIMA(m, p)     (void)m

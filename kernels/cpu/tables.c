@@ -73,6 +73,11 @@ static int open_amx(const struct model_shape *shape, uint32_t n_threads, struct 
     return cpu_open(&cpu_ops_amx, shape, n_threads, out, err);
 }
 
+#ifdef GERYON_AMX_EMULATED
+static bool has_tiles(void) {
+    return true; /* in software: amx.h */
+}
+#else
 /* CPUID leaf 7: 0 EDX bits 22, 24, 25 tile bf16, tiles, tile int8; 1 EAX bit 5 bf16 vectors. Linux
  * gives a process the memory for tiles when asked, and kills one that did not ask. */
 static bool has_tiles(void) {
@@ -83,6 +88,7 @@ static bool has_tiles(void) {
     if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & bf16)) return false;
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
 }
+#endif
 
 const struct kernels *kernels_amx(void) {
     static const struct kernels table = CPU_TABLE("amx", open_amx, cpu_peaks_amx);

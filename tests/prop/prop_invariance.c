@@ -5,7 +5,8 @@
  * every logit row that decided a token. Of a text drawn without a seed those bits must be what a
  * plain forward over the finished text yields.
  *
- * Linked with the CUDA backend (tests/sim): fewer and shorter ones, on that table alone.
+ * Linked with the CUDA backend (tests/sim): fewer and shorter ones, on that table alone. With the tile
+ * unit in software (tests/amx): fewer, on the amx table, and all of them on tiles.
  *
  *   GERYON_SCENARIOS=N   how many (default 500; the first changes every day)
  *   GERYON_SEED=S        that scenario alone, and what it is */
@@ -20,9 +21,9 @@
 #include "tests/unit/tables.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SCENARIOS = 40, SCENARIOS_CUDA = 5 };
+enum { SCENARIOS = 40, SCENARIOS_CUDA = 5, SCENARIOS_AMX = 10 };
 #else
-enum { SCENARIOS = 500, SCENARIOS_CUDA = 40 };
+enum { SCENARIOS = 500, SCENARIOS_CUDA = 40, SCENARIOS_AMX = 150 };
 #endif
 
 enum {
@@ -130,6 +131,10 @@ static struct scenario draw_scenario(struct rng *rng, uint64_t seed) {
     /* The reference is slow, and its stages are the others' too. */
     sc.kernels =
         tables[rng_below(rng, 6) == 0 || n_tables == 1 ? 0 : 1 + rng_below(rng, n_tables - 1)];
+    if (tiles_are_emulated()) { /* each reaches them */
+        sc.kernels = kernels_amx();
+        if (sc.activations == kinds[0]) sc.activations = kinds[1];
+    }
     sc.n_threads = 1 + rng_below(rng, 2);
     sc.block = strstr(sc.checkpoint, "orthrus") ? 8 : 0;
     sc.drafts = draw_drafts(rng, sc.block);
@@ -552,11 +557,15 @@ static uint64_t env_number(const char *name, uint64_t otherwise) {
     return text ? strtoull(text, NULL, 0) : otherwise;
 }
 
+static uint64_t usual_scenarios(void) {
+    return tables_are_cuda() ? SCENARIOS_CUDA : tiles_are_emulated() ? SCENARIOS_AMX : SCENARIOS;
+}
+
 static void every_text_equals_its_run_alone(void **state) {
     (void)state;
     char why[1024];
     uint64_t one = env_number("GERYON_SEED", 0),
-             n = env_number("GERYON_SCENARIOS", tables_are_cuda() ? SCENARIOS_CUDA : SCENARIOS);
+             n = env_number("GERYON_SCENARIOS", usual_scenarios());
     uint64_t first = one ? one : (uint64_t)(time(NULL) / 86400) * 1000000;
     if (one) n = 1;
     tally = (struct tally){0};
@@ -600,13 +609,6 @@ static void planted_bug_is_caught(void **state) {
              (unsigned long long)tally.bites);
 }
 
-static int find_all_tables(void **state) {
-    (void)state;
-    tables_find();
-    if (tables_are_cuda()) memcpy(&sizes, &cuda_sizes, sizeof sizes);
-    return 0;
-}
-
 int main(void) {
     static enum plant company = PLANT_COMPANY, chunk = PLANT_CHUNK, uncut = PLANT_UNCUT,
                       keeps = PLANT_KEEPS_REFUSED, seed = PLANT_SEED_OF_SLOT,
@@ -621,5 +623,12 @@ int main(void) {
         {"planted_page_not_copied_is_caught", planted_bug_is_caught, NULL, NULL, &page_copy},
         {"planted_state_of_another_is_caught", planted_bug_is_caught, NULL, NULL, &state_load},
     };
-    return cmocka_run_group_tests_name("prop_invariance", tests, find_all_tables, NULL);
+    tables_find();
+    if (tables_are_cuda()) memcpy(&sizes, &cuda_sizes, sizeof sizes);
+    const struct CMUnitTest on_tiles[] = {
+        cmocka_unit_test(every_text_equals_its_run_alone),
+    };
+    if (tiles_are_emulated())
+        return cmocka_run_group_tests_name("prop_invariance", on_tiles, NULL, NULL);
+    return cmocka_run_group_tests_name("prop_invariance", tests, NULL, NULL);
 }

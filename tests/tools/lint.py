@@ -28,6 +28,7 @@ OUTSIDE = {
     r"(imm|x86|emm)intrin\.h|cpuid\.h": r"kernels/cpu/.*",
     r"cuda.*\.h|cublas.*\.h": r"kernels/cuda/.*",
     r"gpusim\.h": r"kernels/cuda/gpu\.h",
+    r"tiles\.h": r"kernels/cpu/amx\.h",
     r"cmocka\.h": r"tests/.*",
     r"algorithm|deque|functional|map|memory|mutex|type_traits|vector": r"tests/gpu(sim)?/.*",
 }

@@ -6,6 +6,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/cpu/cpu.h"
+#include "tests/amx/emulated.h"
 #include "tests/harness.h"
 #include "tests/unit/narrow.h"
 
@@ -394,14 +395,16 @@ static void int8_products_are_near_the_exact_ones(void **state) {
     }
 }
 
-/* The largest weights and rows there can be: no sum of 16 bits may saturate. */
+/* The largest weights and rows there can be: no sum of 16 bits may saturate. A row alone, and as
+ * many as the tile unit is asked for. */
 static void int8_extremes_do_not_saturate(void **state) {
     (void)state;
+    enum { N = 8, COLS = 64, STEPS = COLS / GROUP };
     for (enum dtype d = DTYPE_Q8_0; d <= DTYPE_Q4_1; d++)
         for (int sign = -1; sign <= 1; sign += 2)
             for (current = 0; current < n_tables; current++) {
                 const struct cpu_ops *ops = tables[current].ops;
-                struct problem p = make_problem_for(ops, ACTIVATIONS_INT8, d, 32, 64, 2);
+                struct problem p = make_problem_for(ops, ACTIVATIONS_INT8, d, 32, COLS, N);
                 uint8_t *stored = (uint8_t *)(uintptr_t)p.src.data;
                 size_t block = dtype_row_bytes(d, GROUP), head = d == DTYPE_Q4_1 ? 4 : 2;
                 uint8_t worst = d == DTYPE_Q8_0 ? 0x80 : d == DTYPE_Q4_0 ? 0x00 : 0xff;
@@ -410,16 +413,20 @@ static void int8_extremes_do_not_saturate(void **state) {
                     memcpy(stored + i * block, (const uint16_t[]){0x3c00, 0}, head); /* d 1, m 0 */
                 }
                 ops->matrix_pack(&p.m, &p.src);
-                for (uint32_t k = 0; k < 64; k++)
+                for (uint32_t k = 0; k < N * COLS; k++)
                     p.x[k] = (float)sign;
-                ops->quantise(p.x, 0, 2, 2, p.int8, 0);
-                float y[64], w = d == DTYPE_Q8_0 ? -128 : d == DTYPE_Q4_0 ? -8 : 15;
+                for (uint32_t i = 0; i < N; i++)
+                    ops->quantise(p.x + i * p.ldx, 0, STEPS, STEPS, p.int8, i);
+                float y[N * 32], w = d == DTYPE_Q8_0 ? -128 : d == DTYPE_Q4_0 ? -8 : 15;
                 float expected = 0;
-                for (int s = 0; s < 2; s++)
+                for (int s = 0; s < STEPS; s++)
                     expected = fmaf(w * 32 * 127 * (float)sign * (1.0f / 127.0f), 1, expected);
-                multiply(ops, &p, 0, 1, y);
-                for (int j = 0; j < 32; j++)
-                    if (y[j] != expected) fail_msg("%s: %.9g, not %.9g", what(d), y[j], expected);
+                for (uint32_t n = 1; n <= N; n += N - 1) {
+                    multiply(ops, &p, 0, n, y);
+                    for (uint32_t j = 0; j < n * 32; j++)
+                        if (y[j] != expected)
+                            fail_msg("%s: %.9g, not %.9g", what(d), y[j], expected);
+                }
                 free_problem(&p);
             }
 }
@@ -596,15 +603,22 @@ static void fast_tables_agree_bit_for_bit_on_sums_of_vectors(void **state) {
         }
 }
 
-int main(void) {
+/* Under tests/amx (tables.h): amx, ref, and the table whose bits it must have. */
+static void find_tables(void) {
+    tiles_or_skip(kernels_amx());
     add_table("ref", &cpu_ops_ref);
 #if defined(__x86_64__)
-    if (kernels_avx2()) add_table("avx2", &cpu_ops_avx2);
-    if (kernels_avx512()) add_table("avx512", &cpu_ops_avx512);
+    bool all = !tiles_are_emulated();
+    if (all && kernels_avx2()) add_table("avx2", &cpu_ops_avx2);
+    if (all && kernels_avx512()) add_table("avx512", &cpu_ops_avx512);
     if (kernels_avx512() && __builtin_cpu_supports("avx512vnni"))
         add_table("avx512 vnni", &cpu_ops_avx512_vnni);
     if (kernels_amx()) add_table("amx", &cpu_ops_amx);
 #endif
+}
+
+int main(void) {
+    find_tables();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_match_double_sums),
         cmocka_unit_test(rows_have_the_same_bits_in_any_company),
@@ -621,5 +635,11 @@ int main(void) {
         cmocka_unit_test(fast_tables_agree_bit_for_bit_on_rows),
         cmocka_unit_test(fast_tables_agree_bit_for_bit_on_sums_of_vectors),
     };
+    const struct CMUnitTest on_tiles[] = {
+        cmocka_unit_test(bf16_products_have_the_same_bits_everywhere),
+        cmocka_unit_test(int8_products_have_the_bits_of_ref),
+        cmocka_unit_test(int8_extremes_do_not_saturate),
+    };
+    if (tiles_are_emulated()) return cmocka_run_group_tests(on_tiles, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -357,5 +357,9 @@ int main(void) {
         cmocka_unit_test(attention_does_not_depend_on_the_rows_beside),
         cmocka_unit_test(a_broken_position_is_seen_by_those_who_attend_it),
     };
+    const struct CMUnitTest on_tiles[] = {
+        cmocka_unit_test(a_broken_position_is_seen_by_those_who_attend_it),
+    };
+    if (tiles_are_emulated()) return cmocka_run_group_tests(on_tiles, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,6 +61,7 @@ static uint64_t expected_pages(uint32_t n_tokens, uint32_t window, uint32_t tile
 
 static struct tiny_options orthros(enum dtype kv) {
     struct tiny_options o = tiny_defaults();
+    tiny_on_tiles(&o);
     o.orthros = true;
     o.window = WINDOW;
     o.kv = kv;
@@ -112,6 +113,7 @@ static void full_attention_reads_ever_more_for_a_token(void **state) {
     if (n_tables < 2) skip(); /* ref does not count */
     for (uint32_t i = 1; i < n_tables; i++) {
         struct tiny_options o = tiny_defaults();
+        tiny_on_tiles(&o);
         uint64_t counts[3];
         count_pages(tables[i], &o, 3, counts);
         for (uint32_t n = 0; n < 3; n++)

@@ -97,6 +97,7 @@ static void closed_models_give_everything_back(void **state) {
             snprintf(path, sizeof path, "%s", golden_path(EVERYTHING));
             struct load_progress progress = {0};
             struct model_options options = {.path = path, .n_threads = 2, .progress = &progress};
+            if (tiles_are_emulated()) options.activations = "bf16";
             struct model *m = NULL;
             struct engine *engine = NULL;
             struct engine_config config;

@@ -449,6 +449,7 @@ static uint32_t N = MOST; /* positions; fewer on a simulated device */
 
 static struct tiny_options options(bool orthros) {
     struct tiny_options o = tiny_defaults();
+    tiny_on_tiles(&o);
     o.msar_streams = 4;
     o.msar_branches = 3;
     o.block_size = 8;
@@ -746,5 +747,12 @@ int main(void) {
         cmocka_unit_test(memory_is_what_the_shape_asks_for),
         cmocka_unit_test(faults_of_shapes_and_weights_are_named),
     };
+    const struct CMUnitTest on_tiles[] = {
+        cmocka_unit_test(chunks_and_threads_change_no_bit),
+        cmocka_unit_test(rejected_rows_leave_no_trace),
+        cmocka_unit_test(taken_over_state_gives_the_same_bits),
+        cmocka_unit_test(drafts_leave_the_rings_as_they_were),
+    };
+    if (tiles_are_emulated()) return cmocka_run_group_tests(on_tiles, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

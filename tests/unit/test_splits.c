@@ -50,11 +50,19 @@ struct play {
     struct scene scenes[SCENES_MAX];
 };
 
+/* Tables that attend in bf16 do so where both are. */
+struct kind {
+    enum dtype kv;
+    enum activations activations;
+};
+static const struct kind in_bf16 = {DTYPE_BF16, ACTIVATIONS_BF16};
+
 /* Every page holds random K and V. */
-static struct tiny open_for(const struct kernels *k, const struct play *play, enum dtype kv,
+static struct tiny open_for(const struct kernels *k, const struct play *play, struct kind kind,
                             uint32_t n_threads) {
     struct tiny_options o = tiny_defaults();
-    o.kv = kv;
+    o.kv = kind.kv;
+    o.activations = kind.activations;
     o.n_threads = n_threads;
     o.head_dim = DIM;
     o.positions = POSITIONS;
@@ -115,10 +123,10 @@ static void assert_same(const struct result *a, const struct result *b, const ch
 }
 
 /* All scenes on one device: results[n_scenes]. */
-static void perform(const struct kernels *k, const struct play *play, enum dtype kv,
+static void perform(const struct kernels *k, const struct play *play, struct kind kind,
                     uint32_t n_threads, struct result *results) {
     static struct result again;
-    struct tiny t = open_for(k, play, kv, n_threads);
+    struct tiny t = open_for(k, play, kind, n_threads);
     for (uint32_t i = 0; i < play->n_scenes; i++) {
         const struct scene *scene = &play->scenes[i];
         struct forward fwd = {scene->n_segments, scene->segments};
@@ -134,12 +142,14 @@ static void perform(const struct kernels *k, const struct play *play, enum dtype
 
 static void walk_play(const struct play *play) {
     static struct result whole[SCENES_MAX], split[SCENES_MAX];
-    const enum dtype kinds[] = {DTYPE_F32, DTYPE_BF16, DTYPE_Q8_0};
+    const struct kind kinds[] = {
+        in_bf16, {.kv = DTYPE_F32}, {.kv = DTYPE_BF16}, {.kv = DTYPE_Q8_0}};
+    size_t n_kinds = tiles_are_emulated() ? 1 : ARRAY_LEN(kinds);
     for (uint32_t i = 1; i < n_tables; i++)
-        for (size_t kv = 0; kv < ARRAY_LEN(kinds); kv++) {
-            perform(tables[i], play, kinds[kv], 1, whole);
+        for (size_t kind = tables[i] != kernels_amx(); kind < n_kinds; kind++) {
+            perform(tables[i], play, kinds[kind], 1, whole);
             for (uint32_t n_threads = 2; n_threads <= 4; n_threads++) {
-                perform(tables[i], play, kinds[kv], n_threads, split);
+                perform(tables[i], play, kinds[kind], n_threads, split);
                 for (uint32_t j = 0; j < play->n_scenes; j++) {
                     const char *what = play->scenes[j].what;
                     assert_int_equal(whole[j].n_splits, 0);
@@ -213,7 +223,7 @@ static void tiles_without_room_stay_whole(void **state) {
         play.scenes[0].segments[i] = rows_of(i, VIEW_BASE, POSITIONS - 8 - i, 8);
     walk_play(&play);
     static struct result r;
-    perform(tables[n_tables - 1], &play, DTYPE_BF16, 4, &r);
+    perform(tables[n_tables - 1], &play, in_bf16, 4, &r);
     assert_in_range(r.n_splits, 1, r.n_tiles - 1);
 }
 
@@ -226,7 +236,7 @@ static void prefill_and_short_texts_stay_whole(void **state) {
     play.scenes[0] = scene_of("chunk", rows_of(0, VIEW_BASE, 2000, ROWS));
     play.scenes[1] = scene_of("two blocks", rows_of(0, VIEW_BASE, 255, 1));
     static struct result r[2];
-    perform(tables[n_tables - 1], &play, DTYPE_BF16, 2, r);
+    perform(tables[n_tables - 1], &play, in_bf16, 2, r);
     assert_int_equal(r[0].n_splits, 0);
     assert_int_equal(r[1].n_splits, 0);
 }
@@ -238,8 +248,8 @@ static void the_workspace_counts_what_splits_need(void **state) {
     struct play play = {.n_scenes = 0};
     size_t parts = (size_t)POSITIONS / ATTEND_BLOCK * 2 * 10 * 3 * (DIM + 2) * sizeof(float);
     for (uint32_t i = 0; i < n_tables; i++) {
-        struct tiny one = open_for(tables[i], &play, DTYPE_F32, 1),
-                    two = open_for(tables[i], &play, DTYPE_F32, 2);
+        struct tiny one = open_for(tables[i], &play, in_bf16, 1),
+                    two = open_for(tables[i], &play, in_bf16, 2);
         size_t a = tables[i]->workspace_bytes(one.dev, &one.limits),
                b = tables[i]->workspace_bytes(two.dev, &two.limits);
         assert_int_equal(one.dev->parts_cap, 0);

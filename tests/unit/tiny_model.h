@@ -50,6 +50,11 @@ static inline enum activations tiny_rounded(void) {
     return tables_are_cuda() ? ACTIVATIONS_BF16 : ACTIVATIONS_INT8;
 }
 
+/* With the tile unit in software (tests/amx): products and attention on it. */
+static inline void tiny_on_tiles(struct tiny_options *o) {
+    if (tiles_are_emulated()) o->activations = ACTIVATIONS_BF16, o->kv = DTYPE_BF16;
+}
+
 static inline struct model_shape tiny_shape(const struct tiny_options *o, const double *freq) {
     bool wide = dtype_block(o->weights) == 256;
     return (struct model_shape){.n_msar_streams = o->msar_streams,
