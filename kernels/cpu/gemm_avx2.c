@@ -28,9 +28,8 @@ enum {
     HALF = 16, /* columns of a tile */
     PARITY_FLOATS = GROUP / 2 * HALF,
     HALF_FLOATS = 2 * PARITY_FLOATS,
-    TILE_FROM = 4,         /* rows */
-    RUN_BYTES = 16384,     /* of weights that stay in the first-level cache */
-    PREFETCH_BYTES = 4096, /* ahead in the stream: across the page where the hardware stops */
+    TILE_FROM = 4,     /* rows */
+    RUN_BYTES = 16384, /* of weights that stay in the first-level cache */
 };
 
 /* Expand: number k (0 .. 31) of the step for columns 8 v .. 8 v + 7. Nibbles of Q4_1 unsigned, of
@@ -46,11 +45,6 @@ enum {
 
 static const uint8_t *step_at(const struct matrix *m, uint32_t group) {
     return (const uint8_t *)m->data + group * m->group_bytes;
-}
-
-static inline void prefetch_step(const uint8_t *step, uint32_t bytes) {
-    for (uint32_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)step + PREFETCH_BYTES + i, _MM_HINT_T0);
 }
 
 void avx2_step_sums(const float *x, uint32_t n_steps, float *sums) {
@@ -101,7 +95,7 @@ void avx2_step_sums(const float *x, uint32_t n_steps, float *sums) {
             AVX2_REPEAT_4(ROW_STEP)                                                         \
             if (s % PACK_HEAD_STEPS == 0) head = step, step += head_bytes;                  \
             p = step;                                                                       \
-            prefetch_step(p, bytes);                                                        \
+            pack_fetch_ahead(p, bytes);                                                     \
             BODY;                                                                           \
             AVX2_REPEAT_4(ROW_FINISH)                                                       \
             step += bytes;                                                                  \
@@ -281,7 +275,7 @@ static void row_q6_k(const uint8_t *p, uint32_t n_steps, const float *x, const f
     const uint8_t *head = p;
     for (uint32_t s = 0; s < n_steps; s++, x += GROUP, p += pack_step_bytes(DTYPE_Q6_K)) {
         if (s % PACK_HEAD_STEPS == 0) head = p, p += pack_head_bytes(DTYPE_Q6_K);
-        prefetch_step(p, pack_step_bytes(DTYPE_Q6_K));
+        pack_fetch_ahead(p, pack_step_bytes(DTYPE_Q6_K));
         for (uint32_t v = 0; v < 4; v += 2) {
             __m256 e0 = _mm256_setzero_ps(), e1 = e0, o0 = e0, o1 = e0;
             Q6_HALF(0, QUADS_FIRST)
@@ -553,7 +547,7 @@ void avx2_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_r
     const uint8_t *head = step;
     for (uint32_t s = 0; s < n_steps; s++, step += bytes) {
         if (s % PACK_HEAD_STEPS == 0) head = step, step += pack_head_bytes(m->dtype);
-        prefetch_step(step, bytes);
+        pack_fetch_ahead(step, bytes);
         expand[m->dtype](step, panel);
         load_scales(m->dtype, head, step, &scales);
         for (uint32_t i = 0, n; i < in->n_rows; i += n) {

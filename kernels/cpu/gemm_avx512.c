@@ -23,13 +23,7 @@ enum {
     PANEL_D = GROUP, /* after the numbers of a panel, in rows of GROUP floats */
     PANEL_M = GROUP + 1,
     PANEL_ROWS = GROUP + 2,
-    PREFETCH_BYTES = 4096, /* ahead in the stream: across the page where the hardware stops */
 };
-
-static inline void prefetch_step(const uint8_t *step, uint32_t bytes) {
-    for (uint32_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)step + PREFETCH_BYTES + i, _MM_HINT_T0);
-}
 
 static inline __m512 f32_at(const uint8_t *p) {
     return _mm512_loadu_ps((const float *)(const void *)p);
@@ -91,7 +85,7 @@ static inline __m512i dwords_at(const uint8_t *p) {
         size_t k = (size_t)step * GROUP;                                                   \
         const uint8_t *next = p;                                                           \
         for (; step < end; step++) {                                                       \
-            if (AHEAD) prefetch_step(next, BYTES);                                         \
+            if (AHEAD) pack_fetch_ahead(next, BYTES);                                      \
             p = next;                                                                      \
             next += (BYTES);                                                               \
             REPEAT(TILE_ZERO)                                                              \
@@ -278,7 +272,7 @@ void avx512_gemm_group(const struct matrix *m, uint32_t group, const struct gemm
     const uint8_t *head = at;
     for (uint32_t s = 0; s < n_steps; s++, at += bytes) {
         if (s % PACK_HEAD_STEPS == 0) head = at, at += pack_head_bytes(m->dtype);
-        prefetch_step(at, bytes);
+        pack_fetch_ahead(at, bytes);
         if (!as_it_lies) fill_panel(m->dtype, head, at, &panel);
         const uint8_t *from = as_it_lies ? at : (const uint8_t *)&panel;
         for (uint32_t i = 0, n; i < in->n_rows; i += n) {

@@ -21,8 +21,7 @@
 
 enum {
     TILE = 4,
-    RUN_BYTES = 12288,     /* of weights */
-    PREFETCH_BYTES = 4096, /* ahead in the stream: across the page where the hardware stops */
+    RUN_BYTES = 12288, /* of weights */
 };
 
 /* ---- rows to int8 ------------------------------------------------------------------------------ */
@@ -80,11 +79,6 @@ void avx2_quantise(const float *x, uint32_t first, uint32_t n, uint32_t n_steps,
 }
 
 /* ---- tiles ------------------------------------------------------------------------------------- */
-
-static inline void prefetch_step(const uint8_t *step, uint32_t bytes) {
-    for (uint32_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)step + PREFETCH_BYTES + i, _MM_HINT_T0);
-}
 
 /* Four numbers of a row in every dword. */
 static inline __m256i quad(const int8_t *q) {
@@ -279,7 +273,7 @@ static inline struct tile_scales scales_of(enum dtype dtype, const uint8_t *head
             const int8_t(*q)[GROUP] = at->q + row % ROW_TILE;                              \
             const struct int8_row *rows = at->rows + row % ROW_TILE;                       \
             if (s % PACK_HEAD_STEPS == 0) head = step, step += pack_head_bytes(DTYPE);     \
-            if (half == 0 && row == 0) prefetch_step(step, pack_step_bytes(DTYPE));        \
+            if (half == 0 && row == 0) pack_fetch_ahead(step, pack_step_bytes(DTYPE));     \
             REPEAT(TILE_Q)                                                                 \
             NUMBERS(REPEAT)                                                                \
             const struct tile_scales t = scales_of(DTYPE, head, step, half);               \

@@ -22,8 +22,7 @@
 enum {
     TILE = 6,
     TILE_Q6_K = 4,
-    RUN_BYTES = 16384,     /* of weights */
-    PREFETCH_BYTES = 4096, /* ahead in the stream: across the page where the hardware stops */
+    RUN_BYTES = 16384, /* of weights */
 };
 
 /* Four numbers of a row in every dword. */
@@ -35,11 +34,6 @@ static inline __m512i quad(const int8_t *q) {
 
 static inline __m512 f16_at(const uint8_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
-}
-
-static inline void prefetch_step(const uint8_t *step, uint32_t bytes) {
-    for (uint32_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)step + PREFETCH_BYTES + i, _MM_HINT_T0);
 }
 
 /* What the columns of a step are multiplied by, and their minima where the type has some. */
@@ -211,7 +205,7 @@ static inline int32_t half_sum(const int8_t *q) {
             const int8_t(*q)[GROUP] = at->q + row % ROW_TILE;                              \
             const struct int8_row *rows = at->rows + row % ROW_TILE;                       \
             if (s % PACK_HEAD_STEPS == 0) head = step, step += pack_head_bytes(DTYPE);     \
-            if (row == 0) prefetch_step(step, pack_step_bytes(DTYPE));                     \
+            if (row == 0) pack_fetch_ahead(step, pack_step_bytes(DTYPE));                  \
             NUMBERS(REPEAT)                                                                \
             const struct step_scales t = scales_of(DTYPE, head, step);                     \
             REPEAT(TILE_ADD)                                                               \

@@ -204,19 +204,20 @@ def test_both_additions_and_a_number_format(convert):
 # ---- the default model ----------------------------------------------------------------------------------
 
 @pytest.mark.timeout(400 * SLOW)
-def test_smollm2_as_a_directory(tmp_path, smollm2):
+def test_smollm2_as_a_directory(tmp_path, smollm2, serve):
     out = tmp_path / "smollm2"
     run_cli("convert", smollm2, out)
+    server = serve(out)
+
+    def tokenized(text, special=True):
+        return server.post("/tokenize", {"prompt": text, "add_special_tokens": special}).json["tokens"]
+
     for case in TEXTS["completions"]:
-        ids = run_cli("tokenize", "--model", out, stdin=case["prompt"].encode()).stdout
-        assert json.loads(ids) == case["prompt_ids"]
+        assert tokenized(case["prompt"]) == case["prompt_ids"]
     for case in TEXTS["chats"]:
-        ids = run_cli("tokenize", "--model", out, stdin=case["rendered"].encode()).stdout
-        assert json.loads(ids) == case["prompt_ids"]
-    cases = json.loads((GOLDEN / "tokenizer-smollm2.json").read_text())["encode"]
-    for case in cases:
-        ids = run_cli("tokenize", "--model", out, "--no-special", stdin=case["text"].encode()).stdout
-        assert json.loads(ids) == case["ids"], case["text"]
+        assert tokenized(case["rendered"]) == case["prompt_ids"]
+    for case in json.loads((GOLDEN / "tokenizer-smollm2.json").read_text())["encode"]:
+        assert tokenized(case["text"], special=False) == case["ids"], case["text"]
     exact = ["--dtype", "f32", "--kv-dtype", "f32", "--max-model-len", 512]
     for case in TEXTS["completions"][:3]:
         assert generate(out, case["prompt_ids"], 40, *exact)["tokens"] == case["greedy"][:40]
