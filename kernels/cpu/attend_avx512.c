@@ -194,7 +194,5 @@ bool avx512_attend_tile(struct device *dev, uint32_t layer, const struct attend_
 bool amx_attend_tile(struct device *dev, uint32_t layer, const struct attend_task *task,
                      void *scratch) {
     bool tiles = dev->shape.activations != ACTIVATIONS_F32 && dev->limits.kv_dtype == DTYPE_BF16;
-    bool whole = attend_tile(tiles ? &ops_amx : &ops, dev, layer, task, scratch);
-    amx_release();
-    return whole;
+    return attend_tile(tiles ? &ops_amx : &ops, dev, layer, task, scratch);
 }

@@ -42,6 +42,8 @@ enum {
     NONE = -1,
 };
 _Static_assert(ATTEND_BLOCK % PAGE_TOKENS == 0, "a page never straddles two blocks");
+_Static_assert(ROW_BLOCK % ROW_TILE == 0 && ROW_BLOCK_MAX % (2 * ROW_TILE) == 0,
+               "a GEMM task begins with whole tiles of rows, and tiles come in pairs");
 
 /* A weight as a table keeps it. Vectors: rows = 1, float32 padded with zeros. */
 struct matrix {
@@ -68,9 +70,11 @@ struct int8_step {
     } rows[ROW_TILE];
 };
 
+_Static_assert(sizeof(struct int8_step) % 64 == 0, "whole cache lines");
+
 /* Rows that go through one matrix, of ldx / GROUP steps. */
 struct gemm_rows {
-    const float *x; /* [n_rows], stride ldx */
+    const float *x; /* [n_rows], stride ldx; of matrices that read float32 alone */
     size_t ldx;
     const float *sums; /* [n_rows][ldsums] sums over each K step of x */
     size_t ldsums;
@@ -259,7 +263,8 @@ struct device {
     _Atomic uint64_t kv_pages_read;        /* (page, layer, kv head) reads, for tests */
 
     /* Activations, [max_rows]. */
-    float *x, *u, *q, *k, *v, *o, *gate;
+    float *x, *u, *q, *k, *v, *o;
+    float *gate;     /* silu(gate) * up where the next matrix reads float32, else not written */
     float *residual; /* what embed sets and branches add to: x, in an MSAR model a source */
     size_t ld_sums;
     struct ready ready, ready_ff; /* of u or o; of gate, made while u is read */

@@ -8,7 +8,7 @@
  *                               stream (bf16), else by expanding
  *                more rows      32 x 32 outputs at a time, 4 loads for 4 products, over a chunk of
  *                               steps that stays in the first-level cache; what the next chunk needs
- *                               is expanded in quarters of steps between the products
+ *                               is expanded in halves of steps between the products
  *
  * bf16 weights are used as they lie. A tile of w is [k pair 16][16 columns] dwords, two of them side
  * by side; q4_0 and q4_1 are packed for it (pack_avx2.c): 16 dwords are 8 columns x 2 k, so that two
@@ -21,11 +21,11 @@ enum {
     STEP_NUMBERS = GROUP * GROUP, /* of w, and of 16 rows of x twice */
     ROW_STEP = TILE * GROUP,      /* numbers of x between the steps of a row tile */
     STRIDE = 2 * 64,              /* bytes between the rows of a tile of w */
-    CHUNK = 9, /* steps: 18 KB of w, 18 of x and 8 of sums share the first-level cache */
-    QUARTERS = 4,
+    CHUNK = 9, /* steps: 18 KB of w and 18 of x, 4 of sums and what is expanded meanwhile share the
+                  first-level cache of 48 KB */
+    HALVES = 2,
     SLOTS = 8,
     AHEAD = 4,
-    PREFETCH_BYTES = 4096,
 };
 
 /* ---- the tile unit's settings ------------------------------------------------------------------- */
@@ -93,26 +93,23 @@ static inline void put_pair(uint16_t *to, __m512 even, __m512 odd) {
     _mm512_store_si512(to, _mm512_permutexvar_epi16(order, both));
 }
 
-/* Each of these fills quarter q of a step: the reading of the stream that it takes is a quarter too. */
-static void expand_f32(const uint8_t *p, uint32_t q, uint16_t *to) {
-    p += 4 * q * 256, to += 4 * q * 2 * GROUP;
-    for (uint32_t r = 0; r < 4; r++, p += 256, to += 2 * GROUP)
-        for (uint32_t v = 0; v < 2; v++)
-            put_pair(to + v * GROUP, f32_at(p + 64 * v), f32_at(p + 128 + 64 * v));
+/* Each of these fills half v of a step: 16 columns. */
+static void expand_f32(const uint8_t *p, uint32_t v, uint16_t *to) {
+    p += 64 * v, to += v * GROUP;
+    for (uint32_t r = 0; r < 16; r++, p += 256, to += 2 * GROUP)
+        put_pair(to, f32_at(p), f32_at(p + 128));
 }
 
-static void expand_f16(const uint8_t *p, uint32_t q, uint16_t *to) {
-    p += 4 * q * 128, to += 4 * q * 2 * GROUP;
-    for (uint32_t r = 0; r < 4; r++, p += 128, to += 2 * GROUP)
-        for (uint32_t v = 0; v < 2; v++)
-            put_pair(to + v * GROUP, f16_at(p + 32 * v), f16_at(p + 64 + 32 * v));
+static void expand_f16(const uint8_t *p, uint32_t v, uint16_t *to) {
+    p += 32 * v, to += v * GROUP;
+    for (uint32_t r = 0; r < 16; r++, p += 128, to += 2 * GROUP)
+        put_pair(to, f16_at(p), f16_at(p + 64));
 }
 
 #define BYTE(z, j) _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(z, 24 - 8 * (j)), 24))
-static void expand_q8_0(const uint8_t *p, uint32_t q, uint16_t *to) {
-    uint32_t v = q / 2;
+static void expand_q8_0(const uint8_t *p, uint32_t v, uint16_t *to) {
     __m512 d = f16_at(p + 1024 + 32 * v);
-    for (uint32_t c = 4 * (q % 2), end = c + 4; c < end; c++) {
+    for (uint32_t c = 0; c < 8; c++) {
         __m512i z = _mm512_loadu_si512(p + 128 * c + 64 * v);
         uint16_t *row = to + 4 * c * GROUP + v * GROUP;
         put_pair(row, _mm512_mul_ps(BYTE(z, 0), d), _mm512_mul_ps(BYTE(z, 1), d));
@@ -129,19 +126,20 @@ static inline void twice(const uint8_t *p, __m512 out[2]) {
 }
 
 #define NIBBLE(z, j) _mm512_permutexvar_ps(_mm512_srli_epi32(z, 4 * (j)), table)
-#define DEFINE_EXPAND_NIBBLES(NAME, TABLE, WIDEN)                                     \
-    static void NAME(const uint8_t *p, uint32_t q, uint16_t *to) {                    \
-        const __m512 table = TABLE;                                                   \
-        uint32_t v = q / 2, h = q % 2; /* of 16 columns, of 16 k */                   \
-        __m512 d[2], m[2];                                                            \
-        twice(p + PACK_NIBBLES_BYTES + 32 * v, d);                                    \
-        WIDEN##_MINIMA(m, p + PACK_NIBBLES_BYTES + 64 + 32 * v);                      \
-        __m512i z0 = _mm512_loadu_si512(p + 256 * v + 64 * h);                        \
-        __m512i z1 = _mm512_loadu_si512(p + 256 * v + 128 + 64 * h);                  \
-        uint16_t *row = to + 8 * h * 2 * GROUP + v * GROUP;                           \
-        _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++, row += 2 * GROUP)         \
-            _mm512_store_si512(row, amx_narrow_32(WIDEN(NIBBLE(z1, j), d[1], m[1]),   \
-                                                  WIDEN(NIBBLE(z0, j), d[0], m[0]))); \
+#define DEFINE_EXPAND_NIBBLES(NAME, TABLE, WIDEN)                                         \
+    static void NAME(const uint8_t *p, uint32_t v, uint16_t *to) {                        \
+        const __m512 table = TABLE;                                                       \
+        __m512 d[2], m[2];                                                                \
+        twice(p + PACK_NIBBLES_BYTES + 32 * v, d);                                        \
+        WIDEN##_MINIMA(m, p + PACK_NIBBLES_BYTES + 64 + 32 * v);                          \
+        for (uint32_t h = 0; h < 2; h++) { /* 16 k */                                     \
+            __m512i z0 = _mm512_loadu_si512(p + 256 * v + 64 * h);                        \
+            __m512i z1 = _mm512_loadu_si512(p + 256 * v + 128 + 64 * h);                  \
+            uint16_t *row = to + 8 * h * 2 * GROUP + v * GROUP;                           \
+            _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++, row += 2 * GROUP)         \
+                _mm512_store_si512(row, amx_narrow_32(WIDEN(NIBBLE(z1, j), d[1], m[1]),   \
+                                                      WIDEN(NIBBLE(z0, j), d[0], m[0]))); \
+        }                                                                                 \
     }
 #define SCALE(q, d, m)         _mm512_mul_ps(q, d)
 #define SCALE_MINIMA(m, p)     (void)m
@@ -166,43 +164,43 @@ static void expand_read_only(enum dtype dtype, const uint8_t *head, const uint8_
     }
 }
 
-/* Quarter q of step s of a group as [k pair][32 columns] dwords. Types that are only read come whole,
- * with the first; bf16 only into the second-level cache. */
-static void expand_quarter(enum dtype dtype, const uint8_t *group, uint32_t s, uint32_t q,
-                           uint16_t *to) {
+/* Half v of step s of a group as [k pair][32 columns] dwords. Types that are only read come whole, with
+ * the first; bf16 only into the second-level cache. */
+static void expand_half(enum dtype dtype, const uint8_t *group, uint32_t s, uint32_t v,
+                        uint16_t *to) {
     const uint8_t *step = group + pack_step_at(dtype, s);
     uint32_t bytes = pack_step_bytes(dtype);
-    for (uint32_t b = bytes * q / QUARTERS / 64 * 64; b < bytes * (q + 1) / QUARTERS; b += 64)
+    for (uint32_t b = bytes * v / HALVES / 64 * 64; b < bytes * (v + 1) / HALVES; b += 64)
         if (dtype == DTYPE_BF16)
             _mm_prefetch((const char *)step + b, _MM_HINT_T1);
         else
-            _mm_prefetch((const char *)step + PREFETCH_BYTES + b, _MM_HINT_T0);
+            _mm_prefetch((const char *)step + PACK_AHEAD_BYTES + b, _MM_HINT_T0);
     switch ((int)dtype) {
     case DTYPE_F32:
-        expand_f32(step, q, to);
+        expand_f32(step, v, to);
         break;
     case DTYPE_F16:
-        expand_f16(step, q, to);
+        expand_f16(step, v, to);
         break;
     case DTYPE_BF16:
         break;
     case DTYPE_Q8_0:
-        expand_q8_0(step, q, to);
+        expand_q8_0(step, v, to);
         break;
     case DTYPE_Q4_0:
-        expand_q4_0(step, q, to);
+        expand_q4_0(step, v, to);
         break;
     case DTYPE_Q4_1:
-        expand_q4_1(step, q, to);
+        expand_q4_1(step, v, to);
         break;
     default:
-        if (q == 0) expand_read_only(dtype, group + pack_head_at(dtype, s), step, to);
+        if (v == 0) expand_read_only(dtype, group + pack_head_at(dtype, s), step, to);
     }
 }
 
 static void expand(enum dtype dtype, const uint8_t *group, uint32_t s, uint16_t *to) {
-    for (uint32_t q = 0; q < QUARTERS; q++)
-        expand_quarter(dtype, group, s, q, to);
+    for (uint32_t v = 0; v < HALVES; v++)
+        expand_half(dtype, group, s, v, to);
 }
 
 /* ---- products ----------------------------------------------------------------------------------- */
@@ -259,7 +257,7 @@ static void few_rows(enum dtype dtype, const uint8_t *group, uint32_t n_steps, c
         if (as_it_lies) {
             w = group + s * sizeof slots[0];
             for (uint32_t b = 0; b < sizeof slots[0]; b += 64)
-                _mm_prefetch((const char *)w + PREFETCH_BYTES + b, _MM_HINT_T0);
+                _mm_prefetch((const char *)w + PACK_AHEAD_BYTES + b, _MM_HINT_T0);
         }
         for (; !as_it_lies && n_expanded < n_steps && n_expanded <= s + AHEAD; n_expanded++)
             expand(dtype, group, n_expanded, slots[n_expanded % SLOTS]);
@@ -271,18 +269,18 @@ static void few_rows(enum dtype dtype, const uint8_t *group, uint32_t n_steps, c
     sums_store(acc, two);
 }
 
-/* Steps of a group on their way into a panel, quarter by quarter. */
+/* Steps of a group on their way into a panel, half by half. */
 struct expansion {
     enum dtype dtype;
     const uint8_t *group;
     uint16_t (*panel)[STEP_NUMBERS];
     uint32_t first, n; /* steps */
-    uint32_t done;     /* quarters */
+    uint32_t done;     /* halves */
 };
 
 static void expand_next(struct expansion *e) {
-    uint32_t s = e->done / QUARTERS;
-    expand_quarter(e->dtype, e->group, e->first + s, e->done % QUARTERS, e->panel[s]);
+    uint32_t s = e->done / HALVES;
+    expand_half(e->dtype, e->group, e->first + s, e->done % HALVES, e->panel[s]);
     e->done++;
 }
 
@@ -291,7 +289,7 @@ static void many_rows(const uint8_t *w, uint32_t first, uint32_t n, size_t row_t
                       const struct gemm_rows *in, struct expansion *next, float (*acc)[GROUP]) {
     const uint16_t *rows = in->bf16 + (size_t)first * ROW_STEP;
     uint32_t n_products = (uint32_t)div_ceil(in->n_rows, 2 * TILE) * n;
-    uint32_t n_quarters = next->n * QUARTERS, due = 0;
+    uint32_t n_halves = next->n * HALVES, due = 0;
     for (uint32_t row = 0; row < in->n_rows; row += 2 * TILE, rows += 2 * row_tile) {
         bool two = in->n_rows - row > TILE;
         if (first == 0)
@@ -305,12 +303,12 @@ static void many_rows(const uint8_t *w, uint32_t first, uint32_t n, size_t row_t
                 step_two(x, row_tile, at);
             else
                 step_one(x, at);
-            for (due += n_quarters; due >= n_products; due -= n_products)
+            for (due += n_halves; due >= n_products; due -= n_products)
                 expand_next(next);
         }
         sums_store(acc + row, two);
     }
-    ASSERT_SLOW(next->done == n_quarters);
+    ASSERT_SLOW(next->done == n_halves);
 }
 
 void amx_gemm_bf16(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
@@ -327,7 +325,7 @@ void amx_gemm_bf16(const struct matrix *m, uint32_t group, const struct gemm_row
     size_t row_tile = (size_t)n_steps * ROW_STEP;
     amx_configure(AMX_BF16, TILE, TILE);
     struct expansion next = {m->dtype, at, panels[0], 0, even_part(n_steps, CHUNK), 0};
-    while (next.done < next.n * QUARTERS)
+    while (next.done < next.n * HALVES)
         expand_next(&next);
     while (next.n > 0) {
         uint32_t first = next.first, n = next.n, rest = n_steps - first - n;

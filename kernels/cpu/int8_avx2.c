@@ -1,4 +1,4 @@
-/* int8_avx2.c: activations in int8 (cpu.h, struct gemm_rows) against blocks of 8- to 4-bit weights.
+/* int8_avx2.c: activations in int8 (cpu.h, struct int8_step) against blocks of 8- to 4-bit weights.
  *
  *   for each step of 32 k:   acc = fma((float)dot * scale, d, acc), with minima fma(m, sums, acc)
  *

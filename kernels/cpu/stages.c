@@ -140,11 +140,12 @@ static void add_columns(float (*acc)[GROUP], uint32_t n_rows, const float *bias)
             acc[i][j] += bias[j];
 }
 
-/* acc = silu(acc + bias) * up: still in the nearest cache, it is one step of the matrix that follows. */
+/* acc = silu(acc + bias) * up: still in a near cache, it is one step of the matrix that follows. */
 static void gemm_silu(struct device *dev, const struct gemm_job *job, uint32_t row0,
                       const struct gemm_rows *in, uint32_t group, float (*acc)[GROUP]) {
     float up[ROW_BLOCK_MAX][GROUP] __attribute__((aligned(4096)));
     uint32_t n_rows = in->n_rows, col = group * GROUP;
+    ASSERT(job->padded && !job->add);
     multiply(dev, job->up, group, in, up);
     add_columns(acc, n_rows, job->bias ? job->bias + col : NULL);
     add_columns(up, n_rows, job->up_bias ? job->up_bias + col : NULL);
@@ -330,7 +331,7 @@ int cpu_qkv(struct device *dev, uint32_t layer) {
 struct attend_phase {
     struct device *dev;
     uint32_t layer;
-    unsigned needs; /* of the matrix that follows, where a kv head's heads are whole steps of it */
+    unsigned needs;
 };
 
 static const struct matrix *out_projection(const struct device *dev, uint32_t layer) {
@@ -340,6 +341,11 @@ static const struct matrix *out_projection(const struct device *dev, uint32_t la
 /* Numbers of o that a kv head's heads make. */
 static uint32_t head_floats(const struct device *dev) {
     return dev->group * dev->shape.head_dim;
+}
+
+/* What cpu_attend makes ready for it: nothing where a kv head's heads are no whole steps. */
+static unsigned attend_needs(const struct device *dev, uint32_t layer) {
+    return head_floats(dev) % GROUP ? 0 : needs_of(out_projection(dev, layer));
 }
 
 static void prepare_heads(struct device *dev, const struct attend_task *task, unsigned needs) {
@@ -364,13 +370,13 @@ static void attend_task(void *arg, uint32_t task, uint32_t thread) {
         what = (struct attend_task){split->tile, task % n_heads, 1 + task / n_heads};
     }
     bool whole = dev->ops->attend_tile(dev, phase->layer, &what, dev->thread_scratch[thread]);
+    if (dev->ops->task_end) dev->ops->task_end();
     if (whole && phase->needs) prepare_heads(dev, &what, phase->needs);
 }
 
 /* Each tile and kv head, whole or its first part; then the further parts of the tiles that are split. */
 int cpu_attend(struct device *dev, uint32_t layer) {
-    struct attend_phase phase = {.dev = dev, .layer = layer};
-    if (head_floats(dev) % GROUP == 0) phase.needs = needs_of(out_projection(dev, layer));
+    struct attend_phase phase = {.dev = dev, .layer = layer, .needs = attend_needs(dev, layer)};
     uint32_t n = dev->n_tiles;
     for (uint32_t i = 0; i < dev->n_splits; i++)
         n += dev->splits[i].n_parts - 1;
@@ -392,7 +398,7 @@ int cpu_out_residual(struct device *dev, uint32_t layer) {
                              .in = dev->o,
                              .ld_in = dev->ld_q,
                              .needs = needs_of(gemm.jobs[0].w)};
-    if (rows.needs && head_floats(dev) % GROUP) run_rows(&rows); /* else cpu_attend did it */
+    if (rows.needs && !attend_needs(dev, layer)) run_rows(&rows);
     run_gemm(&gemm);
     return OK;
 }

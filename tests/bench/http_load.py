@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Load on an OpenAI-compatible server: N streams at once, over raw sockets, and what each one saw.
+"""Load on an OpenAI-compatible server on this machine: N streams at once, over raw sockets, and what each one saw.
 
   tests/bench/http_load.py http://127.0.0.1:8080 --streams 8 --requests 24 --prompt 155 --gen 128
 
@@ -53,15 +53,21 @@ class Stream:
                             b"Content-Length: %d\r\nConnection: close\r\n\r\n" % (host.encode(), len(payload))
                             + payload)
         self.data, self.ends, self.times = [], [], []  # ends: offset behind each piece
+        self.tail = b""
 
     def read(self):
-        """False at the end."""
+        """False at the end: the answer's own, the connection's, or that of a refusal."""
         data = self.socket.recv(65536)
-        if data:
-            self.times.append(time.perf_counter())
-            self.data.append(data)
-            self.ends.append((self.ends[-1] if self.ends else 0) + len(data))
-        return data != b"" and not data.endswith(b"\r\n0\r\n\r\n")
+        if not data:
+            return False
+        self.times.append(time.perf_counter())
+        self.data.append(data)
+        self.ends.append((self.ends[-1] if self.ends else 0) + len(data))
+        seen, self.tail = self.tail + data, (self.tail + data)[-16:]
+        return b"data: [DONE]" not in seen and not self.refused()
+
+    def refused(self):
+        return not self.data or self.data[0][9:12] != b"200"
 
     def when(self, offset):
         """The time at which the byte was there."""
@@ -95,7 +101,8 @@ def load(args):
                     selector.unregister(key.fileobj)
                     key.fileobj.close()
                     ended.append(key.data)
-                    start_next()
+                    if not key.data.refused():
+                        start_next()
         return time.perf_counter() - begun, ended
 
 
@@ -103,24 +110,25 @@ def load(args):
 
 
 def body_of(raw):
-    """[(offset behind it in raw, bytes)] of an answer's body, chunk by chunk."""
-    head, mark, _ = raw.partition(b"\r\n\r\n")
-    status = int(head.split(None, 2)[1])
-    at = len(head) + len(mark)
-    if status != 200:
-        raise Failed(f"status {status}: {raw[at:at + 400].decode(errors='replace')}")
+    """(offset behind it in raw, bytes) of an answer's body, chunk by chunk."""
+    head, mark, body = raw.partition(b"\r\n\r\n")
+    status, at = head[9:12], len(head) + len(mark)
+    if status != b"200":
+        raise Failed(f"status {status.decode(errors='replace')}: {body[:400].decode(errors='replace')}"
+                     if mark else "the connection ended without an answer")
     if not re.search(rb"\r\ntransfer-encoding:[^\r]*chunked", head, re.IGNORECASE):
-        return [(at + i, raw[i + at - 1:i + at]) for i in range(1, len(raw) - at + 1)]
-    chunks = []
+        for i in range(at, len(raw)):
+            yield i + 1, raw[i:i + 1]
+        return
     while True:
-        end = raw.index(b"\r\n", at)
+        end = raw.find(b"\r\n", at)
+        if end < 0:
+            raise Failed("the answer ends without its last chunk")
         size = int(raw[at:end].split(b";")[0], 16)
         if size == 0:
-            return chunks
+            return
         at = end + 2 + size + 2
-        if len(raw) < at:
-            raise Failed("the answer ends within a chunk")
-        chunks.append((at - 2, raw[end + 2:at - 2]))
+        yield min(at - 2, len(raw)), raw[end + 2:at - 2]
 
 
 def read_events(chunks):

@@ -2,9 +2,10 @@
  * limit that is: the greater of the times that their bytes take at the memory's measured peak and
  * their operations at that of the products.
  *
- *   gemm     y += W x, stage out_residual: rows prepared for the arithmetic, products, sums
+ *   gemm     y += W x, stage out_residual: products of rows that attention left ready for them, sums
  *   head     stage lm_head of 49152 x 576: norm, products
- *   attend   stage attend, one row behind a context, and a chunk of 256 rows that ends there
+ *   attend   stage attend, one row behind a context, and a chunk of 256 rows that ends there; rows made
+ *            ready for the product behind it
  *   rows     rmsnorm, silu_mul, quantise of 576 or 1536 numbers a row
  *   sample   stage accept over 49152 tokens: greedy, top_p, top_k
  *

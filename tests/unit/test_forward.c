@@ -155,6 +155,45 @@ static void int8_activations_stay_near_float_ones(void **state) {
         free(int8[i]);
 }
 
+/* The products of gate and up leave rows as the matrix behind them wants them, which may be of another
+ * type, and attention does where a kv head's heads are whole steps of 32. */
+static void rows_are_ready_for_a_matrix_of_another_type(void **state) {
+    (void)state;
+    if (tables_are_cuda()) skip();
+    static const struct {
+        enum dtype weights, down;
+        uint32_t d_ff;
+    } kinds[] = {{DTYPE_Q4_0, DTYPE_F16, 0},  {DTYPE_F16, DTYPE_Q4_1, 0},
+                 {DTYPE_Q4_K, DTYPE_Q6_K, 0}, {DTYPE_Q8_0, DTYPE_F32, 0},
+                 {DTYPE_BF16, DTYPE_F16, 80}, {DTYPE_Q5_1, DTYPE_BF16, 90}};
+    enum { N = 60 };
+    size_t n = (size_t)N * 320;
+    float *want = logits_of(N), *got = logits_of(N), *first = logits_of(N);
+    for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
+        for (uint32_t i = 1; i < n_tables; i++)
+            for (int kind = 0; kind < 4; kind++) {
+                struct tiny_options o = tiny_defaults();
+                o.weights = kinds[k].weights;
+                o.down_differs = true;
+                o.down = kinds[k].down;
+                o.d_ff = kinds[k].d_ff;
+                o.head_dim = kind % 2 ? 32 : 20;
+                o.n_threads = 2;
+                prefill_on(tables[i], &o, N, N, want);
+                o.activations = kind / 2 ? ACTIVATIONS_BF16 : ACTIVATIONS_INT8;
+                prefill_on(tables[i], &o, N, 37, got);
+                double d = distance(got, want, n);
+                bool rounds = kind / 2 || dtype_block(o.weights) > 1 || dtype_block(o.down) > 1;
+                if (rounds ? !(d > 0 && d < (kind / 2 ? 0.015 : 0.04)) : d != 0)
+                    fail_msg("%s %zu %d: %.3g", tables[i]->name, k, kind, d);
+                prefill_on(tables[i], &o, N, N, first); /* in one piece: the same */
+                assert_same_bits(got, first, n, tables[i]->name);
+            }
+    free(want);
+    free(got);
+    free(first);
+}
+
 /* Rows are rounded to bf16 before each product, which moves a number by up to 2^-9 of itself: of the
  * logits' size (root mean square) some 0.5 % after two layers. So are weights (cuda: but q8_0). */
 static void bf16_activations_stay_near_float_ones(void **state) {
@@ -480,6 +519,7 @@ int main(void) {
         cmocka_unit_test(attention_in_bf16_stays_near_float_one),
         cmocka_unit_test(int8_kv_stays_near_float_kv),
         cmocka_unit_test(int8_activations_stay_near_float_ones),
+        cmocka_unit_test(rows_are_ready_for_a_matrix_of_another_type),
         cmocka_unit_test(bf16_activations_stay_near_float_ones),
         cmocka_unit_test(standard_rows_do_not_depend_on_company),
         cmocka_unit_test(orthros_rows_do_not_depend_on_company),
@@ -492,6 +532,7 @@ int main(void) {
         cmocka_unit_test(rows_of_a_position_share_each_page_read),
     };
     const struct CMUnitTest on_tiles[] = {
+        cmocka_unit_test(rows_are_ready_for_a_matrix_of_another_type),
         cmocka_unit_test(attention_in_bf16_stays_near_float_one),
         cmocka_unit_test(rounded_rows_do_not_depend_on_company),
         cmocka_unit_test(msar_rows_do_not_depend_on_company),

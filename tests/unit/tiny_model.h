@@ -28,6 +28,9 @@ struct tiny_options {
     bool orthros, biases, head_norms, untied;
     uint32_t window, block_size, head_dim, vocab;
     enum activations activations;
+    bool down_differs; /* the MLP's last matrix is `down` */
+    enum dtype down;
+    uint32_t d_ff; /* 0: whole blocks */
     bool identity_affine;
     bool plain_diff;                      /* the draft view's weights are the base view's */
     uint32_t msar_streams, msar_branches; /* kernels 1 4 8 12 */
@@ -56,7 +59,7 @@ static inline void tiny_on_tiles(struct tiny_options *o) {
 }
 
 static inline struct model_shape tiny_shape(const struct tiny_options *o, const double *freq) {
-    bool wide = dtype_block(o->weights) == 256;
+    bool wide = dtype_block(o->weights) == 256 || (o->down_differs && dtype_block(o->down) == 256);
     return (struct model_shape){.n_msar_streams = o->msar_streams,
                                 .msar_kernels = {1, 4, 8, 12},
                                 .msar_branches = o->msar_branches,
@@ -65,7 +68,9 @@ static inline struct model_shape tiny_shape(const struct tiny_options *o, const 
                                 .n_heads = 6,
                                 .n_kv_heads = 2,
                                 .head_dim = o->head_dim,
-                                .d_ff = wide ? 256 : 96,
+                                .d_ff = o->d_ff ? o->d_ff
+                                        : wide  ? 256
+                                                : 96,
                                 .vocab_size = o->vocab,
                                 .rms_eps = 1e-6f,
                                 .tied_head = !o->untied,
@@ -148,7 +153,7 @@ static inline void tiny_load_layer(struct tiny *t, uint32_t l, const struct tiny
     }
     tiny_load(t, WEIGHT_GATE, l, w, s->d_ff, d, 0, 0.2f);
     tiny_load(t, WEIGHT_UP, l, w, s->d_ff, d, 0, 0.2f);
-    tiny_load(t, WEIGHT_DOWN, l, w, d, s->d_ff, 0, 0.2f);
+    tiny_load(t, WEIGHT_DOWN, l, o->down_differs ? o->down : w, d, s->d_ff, 0, 0.2f);
 }
 
 /* How MSAR's weights spread, so that streams, depths and gates all differ. */
