@@ -5,13 +5,15 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* Scores of the query rows rows[0 .. n - 1] against a K page: scores[row][ATTEND_BLOCK], of which
- * this page's 16 are written; q [row][ep]. */
-typedef void (*qk_fn)(const void *page, uint32_t e, const float *q, size_t ep, const uint32_t *rows,
-                      float *scores);
-/* part[row][0 .. ep - 1] += probs[row][t] v[t], t = lo .. hi - 1 of the V page. */
-typedef void (*pv_fn)(const void *page, uint32_t lo, uint32_t hi, const float *probs,
-                      const uint32_t *rows, size_t ep, float *part);
+/* Scores of the query rows rows[0 .. n - 1] against n_pages K pages: scores[row][ATTEND_BLOCK], of
+ * which 16 a page are written, one behind the other; q [row][ep]. What lies `ahead` bytes behind a
+ * page is fetched meanwhile. */
+typedef void (*qk_fn)(const char *const *pages, uint32_t n_pages, size_t ahead, uint32_t e,
+                      const float *q, size_t ep, const uint32_t *rows, float *scores);
+/* part[row][0 .. ep - 1] += probs[row][t] v[t], t = lo .. hi - 1 of the V page; `next` is fetched
+ * meanwhile, as much as a page of the kind. */
+typedef void (*pv_fn)(const char *page, const char *next, uint32_t lo, uint32_t hi,
+                      const float *probs, const uint32_t *rows, size_t ep, float *part);
 
 /* Of K and V pages: as the limits' kv_dtype says. */
 enum kv_kind { KV_F32, KV_BF16, KV_Q8, KV_KINDS };
@@ -69,11 +71,14 @@ struct tile_walk {
 /* K or V of a page is on its way before it is read: pages lie anywhere, so the hardware does not
  * foresee them. For few rows, which are a read of the pages. Into the second-level cache, as weights
  * (pack_avx2.h): an EPYC then decodes 35 % faster behind 2048 positions. */
-enum { ATTEND_FEW_ROWS = 16 };
+enum { ATTEND_FEW_ROWS = 16, BLOCK_PAGES = ATTEND_BLOCK / PAGE_TOKENS };
+static inline void attend_fetch_line(const void *at) {
+    __builtin_prefetch(at, 0, 2);
+}
 static inline void attend_fetch(const struct tile_walk *w, const char *head, bool v) {
     const char *at = head + (v ? w->dev->value_bytes : 0);
     for (size_t i = 0; i < w->dev->value_bytes; i += 64)
-        __builtin_prefetch(at + i, 0, 2);
+        attend_fetch_line(at + i);
 }
 
 /* The memory of the walk's kv head in page `index`. */

@@ -7,116 +7,158 @@
 
 enum { ROWS_MAX = 8 };
 
-/* ---- scores of a page: 1 to 8 query rows x 16 positions ---------------------------------------- */
+/* ---- pages: 1 to 8 query rows x 16 positions, or x 16 of the numbers of v ---------------------- */
 
-#define QK_ROW(i)                         \
-    const float *q##i = q + rows[i] * ep; \
-    __m512 a##i = _mm512_setzero_ps();
-#define QK_MADD(i) a##i = _mm512_fmadd_ps(kd, _mm512_set1_ps(q##i[d]), a##i);
-#define QK_OUT(i)  _mm512_storeu_ps(scores + rows[i] * (size_t)ATTEND_BLOCK, a##i);
+/* Kind, rows and columns are constants wherever these are inlined: loops over them are unrolled and the
+ * sums are registers. Up to FEW rows go against four pages, or 64 numbers of v, at once: fewer sums
+ * would leave the adders waiting. */
+#define UNROLLED _Pragma("GCC unroll 8")
+#define INLINED  static inline __attribute__((always_inline))
+enum { FEW = 4, COLUMNS_MAX = 4, LINE = 64 };
 
-#define DEFINE_QK_OF(R, REPEAT, NAME, TYPE, LOAD)                                        \
-    static void qk_##NAME##_##R(const void *page, uint32_t e, const float *q, size_t ep, \
-                                const uint32_t *rows, float *scores) {                   \
-        const TYPE *k = page;                                                            \
-        REPEAT(QK_ROW)                                                                   \
-        for (uint32_t d = 0; d < e; d++, k += PAGE_TOKENS) {                             \
-            __m512 kd = LOAD(k);                                                         \
-            REPEAT(QK_MADD)                                                              \
-        }                                                                                \
-        REPEAT(QK_OUT)                                                                   \
+INLINED uint32_t columns_together(uint32_t n_rows) {
+    return n_rows <= FEW ? COLUMNS_MAX : 2;
+}
+
+/* Dims that one register of a K page has, or positions of a V page. */
+INLINED uint32_t depth(enum kv_kind kind) {
+    return kind == KV_BF16 ? 2 : 1;
+}
+
+INLINED size_t number_bytes(enum kv_kind kind) {
+    return kind == KV_F32 ? 4 : kind == KV_BF16 ? 2 : 1;
+}
+
+/* Of the 16 columns at `at` number i (below depth). */
+INLINED __m512 column(enum kv_kind kind, const char *at, uint32_t i) {
+    if (kind == KV_F32) return _mm512_loadu_ps(at);
+    if (kind == KV_Q8) return avx512_int8((const int8_t *)at);
+    __m512i z = _mm512_loadu_si512(at);
+    return i ? avx512_bf16_high(z) : avx512_bf16_low(z);
+}
+
+/* sums[row][column] += x[row] * v[column]. */
+INLINED void add_products(uint32_t n_rows, uint32_t n_columns, const float *const *x, size_t at,
+                          const __m512 *v, __m512 (*sums)[COLUMNS_MAX]) {
+    UNROLLED for (uint32_t r = 0; r < n_rows; r++) {
+        __m512 xr = _mm512_set1_ps(x[r][at]);
+        UNROLLED for (uint32_t c = 0; c < n_columns; c++)
+            sums[r][c] = _mm512_fmadd_ps(v[c], xr, sums[r][c]);
     }
-#define DEFINE_QK(R, REPEAT)                                                         \
-    DEFINE_QK_OF(R, REPEAT, f32, float, _mm512_loadu_ps)                             \
-    DEFINE_QK_OF(R, REPEAT, int8, int8_t, avx512_int8)                               \
-    static void qk_bf16_##R(const void *page, uint32_t e, const float *q, size_t ep, \
-                            const uint32_t *rows, float *scores) {                   \
-        const uint32_t *k = page;                                                    \
-        REPEAT(QK_ROW)                                                               \
-        for (uint32_t d = 0; d < e; d++, k += PAGE_TOKENS) {                         \
-            __m512i z = _mm512_loadu_si512(k);                                       \
-            __m512 kd = avx512_bf16_low(z);                                          \
-            REPEAT(QK_MADD)                                                          \
-            d++;                                                                     \
-            kd = avx512_bf16_high(z);                                                \
-            REPEAT(QK_MADD)                                                          \
-        }                                                                            \
-        REPEAT(QK_OUT)                                                               \
-    }
+}
 
-DEFINE_QK(1, AVX2_REPEAT_1)
-DEFINE_QK(2, AVX2_REPEAT_2)
-DEFINE_QK(3, AVX2_REPEAT_3)
-DEFINE_QK(4, AVX2_REPEAT_4)
-DEFINE_QK(5, AVX2_REPEAT_5)
-DEFINE_QK(6, AVX2_REPEAT_6)
-DEFINE_QK(7, AVX512_REPEAT_7)
-DEFINE_QK(8, AVX512_REPEAT_8)
+INLINED void qk_pages(enum kv_kind kind, uint32_t n_rows, uint32_t n_pages,
+                      const char *const *pages, size_t ahead, uint32_t e, const float *const *q,
+                      float *const *scores) {
+    __m512 sums[ROWS_MAX][COLUMNS_MAX], k[COLUMNS_MAX];
+    UNROLLED for (uint32_t r = 0; r < n_rows; r++)
+        UNROLLED for (uint32_t p = 0; p < n_pages; p++)
+            sums[r][p] = _mm512_setzero_ps();
+    size_t at = 0;
+    for (uint32_t d = 0; d < e; d += depth(kind)) {
+        if ((n_rows <= FEW || ahead) && at % LINE == 0)
+            UNROLLED for (uint32_t p = 0; p < n_pages; p++)
+                attend_fetch_line(pages[p] + ahead + at);
+        UNROLLED for (uint32_t i = 0; i < depth(kind); i++) {
+            UNROLLED for (uint32_t p = 0; p < n_pages; p++)
+                k[p] = column(kind, pages[p] + at, i);
+            add_products(n_rows, n_pages, q, d + i, k, sums);
+        }
+        at += PAGE_TOKENS * number_bytes(kind) * depth(kind);
+    }
+    UNROLLED for (uint32_t r = 0; r < n_rows; r++)
+        UNROLLED for (uint32_t p = 0; p < n_pages; p++)
+            _mm512_storeu_ps(scores[r] + p * PAGE_TOKENS, sums[r][p]);
+}
+
+INLINED void qk_rows(enum kv_kind kind, uint32_t n_rows, const char *const *pages,
+                     uint32_t n_pages, size_t ahead, uint32_t e, const float *q, size_t ep,
+                     const uint32_t *rows, float *scores) {
+    const float *row_q[ROWS_MAX];
+    float *row_scores[ROWS_MAX];
+    const uint32_t together = columns_together(n_rows);
+    for (uint32_t p = 0, n; p < n_pages; p += n, pages += n) {
+        UNROLLED for (uint32_t r = 0; r < n_rows; r++) {
+            row_q[r] = q + rows[r] * ep;
+            row_scores[r] = scores + rows[r] * (size_t)ATTEND_BLOCK + p * PAGE_TOKENS;
+        }
+        n = n_pages - p < together ? 1 : together;
+        if (n == together)
+            qk_pages(kind, n_rows, together, pages, ahead, e, row_q, row_scores);
+        else
+            qk_pages(kind, n_rows, 1, pages, ahead, e, row_q, row_scores);
+    }
+}
+
+/* Numbers d .. d + 16 n_columns - 1 of v. */
+INLINED void pv_columns(enum kv_kind kind, uint32_t n_rows, uint32_t n_columns, const char *page,
+                        const char *next, uint32_t lo, uint32_t hi, const float *const *probs,
+                        size_t ep, size_t d, float *const *part) {
+    const size_t step = number_bytes(kind) * depth(kind);
+    __m512 sums[ROWS_MAX][COLUMNS_MAX], v[COLUMNS_MAX];
+    UNROLLED for (uint32_t r = 0; r < n_rows; r++)
+        UNROLLED for (uint32_t c = 0; c < n_columns; c++)
+            sums[r][c] = _mm512_loadu_ps(part[r] + d + 16 * c);
+    for (uint32_t t = lo / depth(kind) * depth(kind); t < hi; t += depth(kind)) {
+        size_t at = (t / depth(kind) * ep + d) * step;
+        if (n_rows <= FEW || next != page)
+            for (size_t line = at; line < at + 16 * n_columns * step; line += LINE)
+                attend_fetch_line(next + line);
+        UNROLLED for (uint32_t i = 0; i < depth(kind); i++) {
+            if (depth(kind) > 1 && (t + i < lo || t + i >= hi)) continue;
+            UNROLLED for (uint32_t c = 0; c < n_columns; c++)
+                v[c] = column(kind, page + at + 16 * c * step, i);
+            add_products(n_rows, n_columns, probs, t + i, v, sums);
+        }
+    }
+    UNROLLED for (uint32_t r = 0; r < n_rows; r++)
+        UNROLLED for (uint32_t c = 0; c < n_columns; c++)
+            _mm512_storeu_ps(part[r] + d + 16 * c, sums[r][c]);
+}
+
+INLINED void pv_rows(enum kv_kind kind, uint32_t n_rows, const char *page, const char *next,
+                     uint32_t lo, uint32_t hi, const float *probs, const uint32_t *rows, size_t ep,
+                     float *part) {
+    const float *row_probs[ROWS_MAX];
+    float *row_part[ROWS_MAX];
+    UNROLLED for (uint32_t r = 0; r < n_rows; r++) {
+        row_probs[r] = probs + rows[r] * (size_t)ATTEND_BLOCK;
+        row_part[r] = part + rows[r] * ep;
+    }
+    size_t d = 0;
+    const uint32_t together = columns_together(n_rows);
+    for (; d + 16 * together <= ep; d += 16 * together)
+        pv_columns(kind, n_rows, together, page, next, lo, hi, row_probs, ep, d, row_part);
+    for (; d < ep; d += 16)
+        pv_columns(kind, n_rows, 1, page, next, lo, hi, row_probs, ep, d, row_part);
+}
+
+#define DEFINE(NAME, KIND, R)                                                                     \
+    static void qk_##NAME##_##R(const char *const *pages, uint32_t n_pages, size_t ahead,         \
+                                uint32_t e, const float *q, size_t ep, const uint32_t *rows,      \
+                                float *scores) {                                                  \
+        qk_rows(KIND, R, pages, n_pages, ahead, e, q, ep, rows, scores);                          \
+    }                                                                                             \
+    static void pv_##NAME##_##R(const char *page, const char *next, uint32_t lo, uint32_t hi,     \
+                                const float *probs, const uint32_t *rows, size_t ep, float *part) \
+    {                                                                                             \
+        pv_rows(KIND, R, page, next, lo, hi, probs, rows, ep, part);                              \
+    }
+#define DEFINE_KINDS(R) DEFINE(f32, KV_F32, R) DEFINE(bf16, KV_BF16, R) DEFINE(int8, KV_Q8, R)
+DEFINE_KINDS(1)
+DEFINE_KINDS(2)
+DEFINE_KINDS(3)
+DEFINE_KINDS(4)
+DEFINE_KINDS(5)
+DEFINE_KINDS(6)
+DEFINE_KINDS(7)
+DEFINE_KINDS(8)
 
 static const qk_fn qk[KV_KINDS][ROWS_MAX + 1] = {
     {NULL, qk_f32_1, qk_f32_2, qk_f32_3, qk_f32_4, qk_f32_5, qk_f32_6, qk_f32_7, qk_f32_8},
     {NULL, qk_bf16_1, qk_bf16_2, qk_bf16_3, qk_bf16_4, qk_bf16_5, qk_bf16_6, qk_bf16_7, qk_bf16_8},
     {NULL, qk_int8_1, qk_int8_2, qk_int8_3, qk_int8_4, qk_int8_5, qk_int8_6, qk_int8_7, qk_int8_8},
 };
-
-/* ---- p V of a page: 1 to 8 query rows, positions lo .. hi - 1 of the page ---------------------- */
-
-#define PV_ROW(i)                                               \
-    const float *p##i = probs + rows[i] * (size_t)ATTEND_BLOCK; \
-    float *o##i = part + rows[i] * ep;
-#define PV_LOAD(i) __m512 a##i = _mm512_loadu_ps(o##i + d);
-#define PV_MADD(i) a##i = _mm512_fmadd_ps(vt, _mm512_set1_ps(p##i[t]), a##i);
-#define PV_OUT(i)  _mm512_storeu_ps(o##i + d, a##i);
-#define PV_BF16(REPEAT, HALF)                                     \
-    {                                                             \
-        __m512 vt = HALF(_mm512_loadu_si512(v + t / 2 * ep + d)); \
-        REPEAT(PV_MADD)                                           \
-        t++;                                                      \
-    }
-
-#define DEFINE_PV_OF(R, REPEAT, NAME, TYPE, LOAD)                                               \
-    static void pv_##NAME##_##R(const void *page, uint32_t lo, uint32_t hi, const float *probs, \
-                                const uint32_t *rows, size_t ep, float *part) {                 \
-        const TYPE *v = page;                                                                   \
-        REPEAT(PV_ROW)                                                                          \
-        for (size_t d = 0; d < ep; d += 16) {                                                   \
-            REPEAT(PV_LOAD)                                                                     \
-            for (uint32_t t = lo; t < hi; t++) {                                                \
-                __m512 vt = LOAD(v + t * ep + d);                                               \
-                REPEAT(PV_MADD)                                                                 \
-            }                                                                                   \
-            REPEAT(PV_OUT)                                                                      \
-        }                                                                                       \
-    }
-#define DEFINE_PV(R, REPEAT)                                                                \
-    DEFINE_PV_OF(R, REPEAT, f32, float, _mm512_loadu_ps)                                    \
-    DEFINE_PV_OF(R, REPEAT, int8, int8_t, avx512_int8)                                      \
-    static void pv_bf16_##R(const void *page, uint32_t lo, uint32_t hi, const float *probs, \
-                            const uint32_t *rows, size_t ep, float *part) {                 \
-        const uint32_t *v = page;                                                           \
-        REPEAT(PV_ROW)                                                                      \
-        for (size_t d = 0; d < ep; d += 16) {                                               \
-            REPEAT(PV_LOAD)                                                                 \
-            uint32_t t = lo;                                                                \
-            if (t % 2 && t < hi) PV_BF16(REPEAT, avx512_bf16_high)                          \
-            while (t + 2 <= hi) {                                                           \
-                PV_BF16(REPEAT, avx512_bf16_low)                                            \
-                PV_BF16(REPEAT, avx512_bf16_high)                                           \
-            }                                                                               \
-            if (t < hi) PV_BF16(REPEAT, avx512_bf16_low)                                    \
-            REPEAT(PV_OUT)                                                                  \
-        }                                                                                   \
-    }
-
-DEFINE_PV(1, AVX2_REPEAT_1)
-DEFINE_PV(2, AVX2_REPEAT_2)
-DEFINE_PV(3, AVX2_REPEAT_3)
-DEFINE_PV(4, AVX2_REPEAT_4)
-DEFINE_PV(5, AVX2_REPEAT_5)
-DEFINE_PV(6, AVX2_REPEAT_6)
-DEFINE_PV(7, AVX512_REPEAT_7)
-DEFINE_PV(8, AVX512_REPEAT_8)
-
 static const pv_fn pv[KV_KINDS][ROWS_MAX + 1] = {
     {NULL, pv_f32_1, pv_f32_2, pv_f32_3, pv_f32_4, pv_f32_5, pv_f32_6, pv_f32_7, pv_f32_8},
     {NULL, pv_bf16_1, pv_bf16_2, pv_bf16_3, pv_bf16_4, pv_bf16_5, pv_bf16_6, pv_bf16_7, pv_bf16_8},
