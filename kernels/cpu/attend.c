@@ -59,36 +59,39 @@ static uint32_t clip(uint32_t t, uint32_t lo, uint32_t n) {
     return t <= lo ? 0 : t - lo >= n ? n : t - lo;
 }
 
-/* K or V of a page as n rows read it, which may change how it is kept. */
-static const char *readable(const struct tile_walk *w, const char *page, uint32_t n,
+/* K or V of a page as n rows read it, which may change how it is kept; i: which of those that are read
+ * at once. */
+static const char *readable(const struct tile_walk *w, const char *page, uint32_t n, uint32_t i,
                             enum kv_kind *kind) {
+    size_t numbers = PAGE_TOKENS * w->dev->head_pad;
+    float *wide = w->s.wide + i * numbers;
     *kind = w->kind;
     if (w->kind != KV_Q8 || n <= w->ops->rows_max) return page;
     *kind = KV_F32;
-    w->ops->widen((const int8_t *)page, PAGE_TOKENS * w->dev->head_pad, w->s.wide);
-    return (const char *)w->s.wide;
+    w->ops->widen((const int8_t *)page, numbers, wide);
+    return (const char *)wide;
 }
 
-static bool kindless(const struct tile_walk *w, uint32_t n){return w->kind!=KV_Q8||n<=w->ops->rows_max;}
-/* Few rows are scored against all pages at once, many against one after the other. */
+/* Few rows go against all pages of the block at once; many against two, which stay in the first-level
+ * cache. */
 static void block_scores(const struct tile_walk *w, uint32_t first, uint32_t end) {
-    uint32_t n_active = w->n_active, n_pages;
+    uint32_t n_active = w->n_active, most = n_active <= w->ops->rows_max ? BLOCK_PAGES : 2;
     size_t ahead = w->n <= ATTEND_FEW_ROWS ? w->dev->value_bytes : 0;
-    for (uint32_t p = first; p < end; p += n_pages) {
+    for (uint32_t p = first, n_pages; p < end; p += n_pages) {
         const char *pages[BLOCK_PAGES];
         enum kv_kind kind;
         float *scores = w->s.scores + (p * PAGE_TOKENS - w->block);
-        n_pages = n_active <= w->ops->rows_max ? end - p : kindless(w, n_active) && end - p > 1 ? 2 : 1;
+        n_pages = end - p < most ? end - p : most;
         for (uint32_t i = 0; i < n_pages; i++)
-            pages[i] = readable(w, attend_page(w, p + i), n_active, &kind);
+            pages[i] = readable(w, attend_page(w, p + i), n_active, i, &kind);
         for (uint32_t i = 0, n; i < n_active; i += n) {
             n = even_part(n_active - i, w->ops->rows_max);
             w->ops->qk[kind][n](pages, n_pages, i == 0 ? ahead : 0, w->dev->shape.head_dim, w->s.q,
                                 w->dev->head_pad, w->s.active + i, scores);
         }
         for (uint32_t i = 0; w->kind == KV_Q8 && i < n_pages; i++)
-            w->ops->scale(cpu_kv_scales(w->dev, attend_page(w, p + i), false), w->s.active, n_active,
-                          scores + (size_t)i * PAGE_TOKENS);
+            w->ops->scale(cpu_kv_scales(w->dev, attend_page(w, p + i), false), w->s.active,
+                          n_active, scores + (size_t)i * PAGE_TOKENS);
     }
 }
 
@@ -101,7 +104,7 @@ static void block_values(const struct tile_walk *w, uint32_t first, uint32_t end
         uint32_t t0 = p * PAGE_TOKENS;
         char *head = attend_page(w, p);
         uint32_t later = p + BLOCK_PAGES;
-        const char *page = readable(w, head + w->dev->value_bytes, n_active, &kind);
+        const char *page = readable(w, head + w->dev->value_bytes, n_active, 0, &kind);
         const char *next = page;
         if (w->n <= ATTEND_FEW_ROWS && later < w->n_pages) next = attend_page(w, later);
         float *probs = s->scores + (t0 - w->block);

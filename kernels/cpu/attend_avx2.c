@@ -149,34 +149,34 @@ void avx2_kv_store(const struct device *dev, void *page, uint32_t at, const floa
     _mm256_storeu_ps(scores + rows[i] * (size_t)ATTEND_BLOCK + 8, b##i);
 
 /* DIMS: the body for one step of K, which adds to d. */
-#define DEFINE_QK_OF(R, NAME, TYPE, DIMS)                                                        \
-    static void qk_##NAME##_##R(const char *const *pages, uint32_t n_pages, size_t ahead,        \
-                                uint32_t e, const float *q, size_t ep, const uint32_t *rows,     \
-                                float *scores) {                                                 \
-        for (uint32_t i = 0; i < n_pages; i++, scores += PAGE_TOKENS) {                          \
-            const TYPE *k = (const TYPE *)(const void *)pages[i];                                \
-            AVX2_REPEAT_##R(QK_ROW) for (uint32_t d = 0; d < e; k += PAGE_TOKENS) {              \
-                attend_fetch_line((const char *)k + ahead);                                      \
-                DIMS(R)                                                                          \
-            }                                                                                    \
-            AVX2_REPEAT_##R(QK_OUT)                                                              \
-        }                                                                                        \
+#define DEFINE_QK_OF(R, NAME, TYPE, DIMS)                                                    \
+    static void qk_##NAME##_##R(const char *const *pages, uint32_t n_pages, size_t ahead,    \
+                                uint32_t e, const float *q, size_t ep, const uint32_t *rows, \
+                                float *scores) {                                             \
+        for (uint32_t i = 0; i < n_pages; i++, scores += PAGE_TOKENS) {                      \
+            const TYPE *k = (const TYPE *)(const void *)pages[i];                            \
+            AVX2_REPEAT_##R(QK_ROW) for (uint32_t d = 0; d < e; k += PAGE_TOKENS) {          \
+                attend_fetch_line((const char *)k + ahead);                                  \
+                DIMS(R)                                                                      \
+            }                                                                                \
+            AVX2_REPEAT_##R(QK_OUT)                                                          \
+        }                                                                                    \
     }
-#define QK_F32(R)                                                  \
-    __m256 k0 = _mm256_loadu_ps(k), k1 = _mm256_loadu_ps(k + 8);   \
+#define QK_F32(R)                                                \
+    __m256 k0 = _mm256_loadu_ps(k), k1 = _mm256_loadu_ps(k + 8); \
     AVX2_REPEAT_##R(QK_MADD) d++;
 #define QK_INT8(R)                                   \
     __m256 k0 = avx2_int8(k), k1 = avx2_int8(k + 8); \
     AVX2_REPEAT_##R(QK_MADD) d++;
-#define QK_BF16(R)                                            \
-    __m256i z0 = avx2_load(k), z1 = avx2_load(k + 8);         \
-    __m256 k0 = avx2_bf16_low(z0), k1 = avx2_bf16_low(z1);    \
-    AVX2_REPEAT_##R(QK_MADD) d++;                             \
-    k0 = avx2_bf16_high(z0), k1 = avx2_bf16_high(z1);         \
+#define QK_BF16(R)                                         \
+    __m256i z0 = avx2_load(k), z1 = avx2_load(k + 8);      \
+    __m256 k0 = avx2_bf16_low(z0), k1 = avx2_bf16_low(z1); \
+    AVX2_REPEAT_##R(QK_MADD) d++;                          \
+    k0 = avx2_bf16_high(z0), k1 = avx2_bf16_high(z1);      \
     AVX2_REPEAT_##R(QK_MADD) d++;
-#define DEFINE_QK(R)                        \
-    DEFINE_QK_OF(R, f32, float, QK_F32)     \
-    DEFINE_QK_OF(R, int8, int8_t, QK_INT8)  \
+#define DEFINE_QK(R)                       \
+    DEFINE_QK_OF(R, f32, float, QK_F32)    \
+    DEFINE_QK_OF(R, int8, int8_t, QK_INT8) \
     DEFINE_QK_OF(R, bf16, uint32_t, QK_BF16)
 
 DEFINE_QK(1)
@@ -214,20 +214,20 @@ static const qk_fn qk[KV_KINDS][AVX2_TILE + 1] = {
         AVX2_REPEAT_##R(PV_MADD) t++;                                  \
     }
 
-#define DEFINE_PV_OF(R, NAME, TYPE, LOAD)                                                       \
-    static void pv_##NAME##_##R(const char *page, const char *next, uint32_t lo, uint32_t hi,   \
-                                const float *probs, const uint32_t *rows, size_t ep,            \
-                                float *part) {                                                  \
-        const TYPE *v = (const TYPE *)(const void *)page;                                       \
-        AVX2_REPEAT_##R(PV_ROW) for (size_t d = 0; d < ep; d += 16) {                           \
-            AVX2_REPEAT_##R(PV_LOAD) for (uint32_t t = lo; t < hi; t++) {                       \
-                const TYPE *at = v + t * ep + d;                                                \
-                attend_fetch_line(next + (t * ep + d) * sizeof *v);                             \
-                __m256 v0 = LOAD(at), v1 = LOAD(at + 8);                                        \
-                AVX2_REPEAT_##R(PV_MADD)                                                        \
-            }                                                                                   \
-            AVX2_REPEAT_##R(PV_OUT)                                                             \
-        }                                                                                       \
+#define DEFINE_PV_OF(R, NAME, TYPE, LOAD)                                                     \
+    static void pv_##NAME##_##R(const char *page, const char *next, uint32_t lo, uint32_t hi, \
+                                const float *probs, const uint32_t *rows, size_t ep,          \
+                                float *part) {                                                \
+        const TYPE *v = (const TYPE *)(const void *)page;                                     \
+        AVX2_REPEAT_##R(PV_ROW) for (size_t d = 0; d < ep; d += 16) {                         \
+            AVX2_REPEAT_##R(PV_LOAD) for (uint32_t t = lo; t < hi; t++) {                     \
+                const TYPE *at = v + t * ep + d;                                              \
+                attend_fetch_line(next + (t * ep + d) * sizeof *v);                           \
+                __m256 v0 = LOAD(at), v1 = LOAD(at + 8);                                      \
+                AVX2_REPEAT_##R(PV_MADD)                                                      \
+            }                                                                                 \
+            AVX2_REPEAT_##R(PV_OUT)                                                           \
+        }                                                                                     \
     }
 #define DEFINE_PV(R)                                                                            \
     DEFINE_PV_OF(R, f32, float, _mm256_loadu_ps)                                                \

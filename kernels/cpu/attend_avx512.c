@@ -42,8 +42,8 @@ INLINED void add_products(uint32_t n_rows, uint32_t n_columns, const float *cons
                           const __m512 *v, __m512 (*sums)[COLUMNS_MAX]) {
     UNROLLED for (uint32_t r = 0; r < n_rows; r++) {
         __m512 xr = _mm512_set1_ps(x[r][at]);
-        UNROLLED for (uint32_t c = 0; c < n_columns; c++)
-            sums[r][c] = _mm512_fmadd_ps(v[c], xr, sums[r][c]);
+        UNROLLED for (uint32_t c = 0; c < n_columns; c++) sums[r][c] =
+            _mm512_fmadd_ps(v[c], xr, sums[r][c]);
     }
 }
 
@@ -51,29 +51,26 @@ INLINED void qk_pages(enum kv_kind kind, uint32_t n_rows, uint32_t n_pages,
                       const char *const *pages, size_t ahead, uint32_t e, const float *const *q,
                       float *const *scores) {
     __m512 sums[ROWS_MAX][COLUMNS_MAX], k[COLUMNS_MAX];
-    UNROLLED for (uint32_t r = 0; r < n_rows; r++)
-        UNROLLED for (uint32_t p = 0; p < n_pages; p++)
-            sums[r][p] = _mm512_setzero_ps();
+    UNROLLED for (uint32_t r = 0; r < n_rows; r++) UNROLLED for (uint32_t p = 0; p < n_pages; p++)
+        sums[r][p] = _mm512_setzero_ps();
     size_t at = 0;
     for (uint32_t d = 0; d < e; d += depth(kind)) {
         if ((n_rows <= FEW || ahead) && at % LINE == 0)
             UNROLLED for (uint32_t p = 0; p < n_pages; p++)
                 attend_fetch_line(pages[p] + ahead + at);
         UNROLLED for (uint32_t i = 0; i < depth(kind); i++) {
-            UNROLLED for (uint32_t p = 0; p < n_pages; p++)
-                k[p] = column(kind, pages[p] + at, i);
+            UNROLLED for (uint32_t p = 0; p < n_pages; p++) k[p] = column(kind, pages[p] + at, i);
             add_products(n_rows, n_pages, q, d + i, k, sums);
         }
         at += PAGE_TOKENS * number_bytes(kind) * depth(kind);
     }
-    UNROLLED for (uint32_t r = 0; r < n_rows; r++)
-        UNROLLED for (uint32_t p = 0; p < n_pages; p++)
-            _mm512_storeu_ps(scores[r] + p * PAGE_TOKENS, sums[r][p]);
+    UNROLLED for (uint32_t r = 0; r < n_rows; r++) UNROLLED for (uint32_t p = 0; p < n_pages; p++)
+        _mm512_storeu_ps(scores[r] + p * PAGE_TOKENS, sums[r][p]);
 }
 
-INLINED void qk_rows(enum kv_kind kind, uint32_t n_rows, const char *const *pages,
-                     uint32_t n_pages, size_t ahead, uint32_t e, const float *q, size_t ep,
-                     const uint32_t *rows, float *scores) {
+INLINED void qk_rows(enum kv_kind kind, uint32_t n_rows, const char *const *pages, uint32_t n_pages,
+                     size_t ahead, uint32_t e, const float *q, size_t ep, const uint32_t *rows,
+                     float *scores) {
     const float *row_q[ROWS_MAX];
     float *row_scores[ROWS_MAX];
     const uint32_t together = columns_together(n_rows);
@@ -96,9 +93,8 @@ INLINED void pv_columns(enum kv_kind kind, uint32_t n_rows, uint32_t n_columns, 
                         size_t ep, size_t d, float *const *part) {
     const size_t step = number_bytes(kind) * depth(kind);
     __m512 sums[ROWS_MAX][COLUMNS_MAX], v[COLUMNS_MAX];
-    UNROLLED for (uint32_t r = 0; r < n_rows; r++)
-        UNROLLED for (uint32_t c = 0; c < n_columns; c++)
-            sums[r][c] = _mm512_loadu_ps(part[r] + d + 16 * c);
+    UNROLLED for (uint32_t r = 0; r < n_rows; r++) UNROLLED for (uint32_t c = 0; c < n_columns; c++)
+        sums[r][c] = _mm512_loadu_ps(part[r] + d + 16 * c);
     for (uint32_t t = lo / depth(kind) * depth(kind); t < hi; t += depth(kind)) {
         size_t at = (t / depth(kind) * ep + d) * step;
         if (n_rows <= FEW || next != page)
@@ -106,14 +102,13 @@ INLINED void pv_columns(enum kv_kind kind, uint32_t n_rows, uint32_t n_columns, 
                 attend_fetch_line(next + line);
         UNROLLED for (uint32_t i = 0; i < depth(kind); i++) {
             if (depth(kind) > 1 && (t + i < lo || t + i >= hi)) continue;
-            UNROLLED for (uint32_t c = 0; c < n_columns; c++)
-                v[c] = column(kind, page + at + 16 * c * step, i);
+            UNROLLED for (uint32_t c = 0; c < n_columns; c++) v[c] =
+                column(kind, page + at + 16 * c * step, i);
             add_products(n_rows, n_columns, probs, t + i, v, sums);
         }
     }
-    UNROLLED for (uint32_t r = 0; r < n_rows; r++)
-        UNROLLED for (uint32_t c = 0; c < n_columns; c++)
-            _mm512_storeu_ps(part[r] + d + 16 * c, sums[r][c]);
+    UNROLLED for (uint32_t r = 0; r < n_rows; r++) UNROLLED for (uint32_t c = 0; c < n_columns; c++)
+        _mm512_storeu_ps(part[r] + d + 16 * c, sums[r][c]);
 }
 
 INLINED void pv_rows(enum kv_kind kind, uint32_t n_rows, const char *page, const char *next,
@@ -133,16 +128,16 @@ INLINED void pv_rows(enum kv_kind kind, uint32_t n_rows, const char *page, const
         pv_columns(kind, n_rows, 1, page, next, lo, hi, row_probs, ep, d, row_part);
 }
 
-#define DEFINE(NAME, KIND, R)                                                                     \
-    static void qk_##NAME##_##R(const char *const *pages, uint32_t n_pages, size_t ahead,         \
-                                uint32_t e, const float *q, size_t ep, const uint32_t *rows,      \
-                                float *scores) {                                                  \
-        qk_rows(KIND, R, pages, n_pages, ahead, e, q, ep, rows, scores);                          \
-    }                                                                                             \
-    static void pv_##NAME##_##R(const char *page, const char *next, uint32_t lo, uint32_t hi,     \
-                                const float *probs, const uint32_t *rows, size_t ep, float *part) \
-    {                                                                                             \
-        pv_rows(KIND, R, page, next, lo, hi, probs, rows, ep, part);                              \
+#define DEFINE(NAME, KIND, R)                                                                 \
+    static void qk_##NAME##_##R(const char *const *pages, uint32_t n_pages, size_t ahead,     \
+                                uint32_t e, const float *q, size_t ep, const uint32_t *rows,  \
+                                float *scores) {                                              \
+        qk_rows(KIND, R, pages, n_pages, ahead, e, q, ep, rows, scores);                      \
+    }                                                                                         \
+    static void pv_##NAME##_##R(const char *page, const char *next, uint32_t lo, uint32_t hi, \
+                                const float *probs, const uint32_t *rows, size_t ep,          \
+                                float *part) {                                                \
+        pv_rows(KIND, R, page, next, lo, hi, probs, rows, ep, part);                          \
     }
 #define DEFINE_KINDS(R) DEFINE(f32, KV_F32, R) DEFINE(bf16, KV_BF16, R) DEFINE(int8, KV_Q8, R)
 DEFINE_KINDS(1)
