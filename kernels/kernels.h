@@ -304,6 +304,15 @@ struct device_limits {
     uint32_t max_proposed;   /* proposals of a verification, drawn or given, < DRAFT_MAX */
 };
 
+/* What stages spend their time with. */
+enum stage_work {
+    WORK_PRODUCTS,  /* rows times matrices, with what is done to their results while in cache */
+    WORK_ATTENTION, /* over KV pages */
+    WORK_ROWS,      /* the rest of a forward: embed, norms, RoPE and KV writes, MSAR */
+    WORK_SAMPLING,  /* from logits to tokens */
+    WORK_KINDS
+};
+
 struct kernels {
     const char *name;     /* "ref", "avx2", "avx512", "amx", "cuda", "scripted" */
     unsigned activations; /* bits 1 << enum activations: what this table computes with */
@@ -384,6 +393,10 @@ struct kernels {
     /* After `end`: microseconds that the draft and the main forward of its cycle took, 0 where there was
      * none. NULL: stages are done when they return, so the caller's clock tells. */
     void (*forward_us)(const struct device *dev, uint64_t *draft_us, uint64_t *main_us);
+
+    /* Nanoseconds that stages have taken so far, by what they do; waits for threads are a part of it.
+     * NULL: the table does not know. */
+    void (*work_ns)(const struct device *dev, uint64_t ns[WORK_KINDS]);
 
     /* Tests and `geryon logits`: one logit row of the last forward, [vocab] into out. */
     int (*read_logits)(struct device *dev, uint32_t logit_row, float *out);

@@ -42,15 +42,21 @@ static inline void convert_bf16(const float *x, uint32_t n, uint32_t *out) {
             out[i] = f32_to_bf16(x[i]);
 }
 
-static void store_bf16(uint32_t *kd, uint16_t *vd, uint32_t at, uint32_t e, size_t ep,
-                       const float *k, const float *v) {
+static void store_k_bf16(uint32_t *kd, uint32_t at, uint32_t e, const float *k) {
     uint32_t b[8];
-    vd += at / 2 * ep * 2 + at % 2;
     for (uint32_t i = 0; i < e; i += 8) {
         uint32_t n = e - i < 8 ? e - i : 8;
         convert_bf16(k + i, n, b);
         for (uint32_t j = 0; j < n; j += 2)
             kd[(i + j) / 2 * PAGE_TOKENS + at] = b[j] | b[j + 1] << 16;
+    }
+}
+
+static void store_v_bf16(uint16_t *vd, uint32_t at, uint32_t e, size_t ep, const float *v) {
+    uint32_t b[8];
+    vd += at / 2 * ep * 2 + at % 2;
+    for (uint32_t i = 0; i < e; i += 8) {
+        uint32_t n = e - i < 8 ? e - i : 8;
         convert_bf16(v + i, n, b);
         for (uint32_t j = 0; j < n; j++)
             vd[2 * (i + j)] = (uint16_t)b[j];
@@ -96,21 +102,16 @@ static inline __m256 divisor(uint16_t scale) {
     return _mm256_set1_ps(scale == 0 || scale == KV_SCALE_NAN ? INFINITY : _cvtsh_ss(scale));
 }
 
-static void store_int8(const struct device *dev, void *page, uint32_t at, const float *k,
-                       const float *v) {
-    uint32_t e = dev->shape.head_dim;
-    int8_t *kd = page, *vd = kd + dev->value_bytes + at * dev->head_pad, q[8];
-    uint16_t k_scale = vector_scale(k, e), v_scale = vector_scale(v, e);
-    cpu_kv_scales(dev, page, false)[at] = k_scale;
-    cpu_kv_scales(dev, page, true)[at] = v_scale;
-    __m256 dk = divisor(k_scale), dv = divisor(v_scale);
+/* K of a position lies 16 bytes apart, V together. */
+static void store_int8(int8_t *to, size_t apart, const float *x, uint32_t e, uint16_t *scale) {
+    int8_t q[8];
+    *scale = vector_scale(x, e);
+    __m256 d = divisor(*scale);
     for (uint32_t i = 0; i < e; i += 8) {
         uint32_t n = e - i < 8 ? e - i : 8;
-        quantise(k, i, e, dk, q);
+        quantise(x, i, e, d, q);
         for (uint32_t j = 0; j < n; j++)
-            kd[(i + j) * PAGE_TOKENS + at] = q[j];
-        quantise(v, i, e, dv, q);
-        memcpy(vd + i, q, n);
+            to[(i + j) * apart] = q[j];
     }
 }
 
@@ -120,17 +121,18 @@ void avx2_kv_store(const struct device *dev, void *page, uint32_t at, const floa
     size_t ep = dev->head_pad;
     void *v_page = (char *)page + dev->value_bytes;
     if (dev->limits.kv_dtype == DTYPE_Q8_0) {
-        store_int8(dev, page, at, k, v);
-        return;
+        int8_t *kd = page, *vd = v_page;
+        if (k) store_int8(kd + at, PAGE_TOKENS, k, e, &cpu_kv_scales(dev, page, false)[at]);
+        if (v) store_int8(vd + at * ep, 1, v, e, &cpu_kv_scales(dev, page, true)[at]);
+    } else if (dev->limits.kv_dtype == DTYPE_BF16) {
+        if (k) store_k_bf16(page, at, e, k);
+        if (v) store_v_bf16(v_page, at, e, ep, v);
+    } else {
+        float *kd = page, *vd = v_page;
+        for (uint32_t i = 0; k && i < e; i++)
+            kd[i * PAGE_TOKENS + at] = k[i];
+        if (v) memcpy(vd + at * ep, v, e * sizeof *vd);
     }
-    if (dev->limits.kv_dtype == DTYPE_BF16) {
-        store_bf16(page, v_page, at, e, ep, k, v);
-        return;
-    }
-    float *kd = page, *vd = v_page;
-    for (uint32_t i = 0; i < e; i++)
-        kd[i * PAGE_TOKENS + at] = k[i];
-    memcpy(vd + at * ep, v, e * sizeof *vd);
 }
 
 /* ---- scores of a page: 1 to 6 query rows x 16 positions --------------------------------------- */

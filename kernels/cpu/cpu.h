@@ -145,7 +145,8 @@ struct cpu_ops {
     /* The largest of z [n], n >= 1, or NaN where any of z is not finite, into *most; returns the lowest
      * index that holds it. */
     uint32_t (*maximum)(const float *z, uint32_t n, float *most);
-    /* Store k, v [head_dim] at position `at` of a page of one kv head, as the KV type has it. */
+    /* Store k, v [head_dim], or the one that is not NULL, at position `at` of a page of one kv head, as
+     * the KV type has it. */
     void (*kv_store)(const struct device *dev, void *page, uint32_t at, const float *k,
                      const float *v);
     /* In scratch of attend_scratch bytes; tasks run at once, in any order. Returns whether what the
@@ -277,9 +278,17 @@ struct device {
     struct slot *slots;
     struct outcome *outcomes; /* [n_slots] */
     bool accepted;
-    void **thread_scratch; /* attention, one a thread */
+    uint64_t work_ns[WORK_KINDS], work_at; /* kernels.h; when the last of it ended */
+    void **thread_scratch;                 /* attention, one a thread */
     struct sample_scratch *thread_sample;
 };
+
+/* What was done since the last note, or since cpu_begin, was this. */
+static inline void cpu_note_work(struct device *dev, enum stage_work work) {
+    uint64_t now = pool_clock_ns();
+    dev->work_ns[work] += now - dev->work_at;
+    dev->work_at = now;
+}
 
 extern const struct cpu_ops cpu_ops_ref;
 #if defined(__x86_64__)
@@ -391,6 +400,7 @@ void cpu_slot_set(struct device *dev, uint32_t slot, const struct rules *rules);
 void cpu_pages_clear(struct device *dev, const uint32_t *pages, uint32_t n_pages);
 void cpu_page_copy(struct device *dev, uint32_t from, uint32_t to);
 int cpu_read_logits(struct device *dev, uint32_t logit_row, float *out);
+void cpu_work_ns(const struct device *dev, uint64_t ns[WORK_KINDS]);
 
 /* rows.c */
 int cpu_begin(struct device *dev, const struct forward *fwd);

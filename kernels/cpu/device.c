@@ -217,6 +217,10 @@ void cpu_page_copy(struct device *dev, uint32_t from, uint32_t to) {
     memcpy(dev->kv + to * dev->page_bytes, dev->kv + from * dev->page_bytes, dev->page_bytes);
 }
 
+void cpu_work_ns(const struct device *dev, uint64_t ns[WORK_KINDS]) {
+    memcpy(ns, dev->work_ns, sizeof dev->work_ns);
+}
+
 int cpu_read_logits(struct device *dev, uint32_t logit_row, float *out) {
     ASSERT(logit_row < dev->n_logit_rows);
     ASSERT(dev->last_logits);

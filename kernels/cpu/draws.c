@@ -43,6 +43,7 @@ static void sample_task(void *arg, uint32_t task, uint32_t thread) {
 int cpu_sample(struct device *dev) {
     ASSERT(dev->drafting);
     pool_run_unlike(dev->pool, sample_task, dev, dev->fwd.n_segments);
+    cpu_note_work(dev, WORK_SAMPLING);
     return OK;
 }
 
@@ -98,6 +99,7 @@ int cpu_accept(struct device *dev) {
         dev->segment_scratch[i] = n++;
     }
     pool_run_unlike(dev->pool, accept_task, dev, dev->fwd.n_segments);
+    cpu_note_work(dev, WORK_SAMPLING);
     dev->accepted = true;
     return OK;
 }

@@ -68,6 +68,7 @@ static void run_phase(struct msar_phase *phase, uint32_t n_rows, uint32_t n_vect
     phase->chunk = (uint32_t)div_ceil(TASK_FLOATS, n_vectors * phase->dev->ld_model);
     uint32_t n_tasks = (uint32_t)div_ceil(n_rows * phase->n_streams, phase->chunk);
     pool_run(phase->dev->pool, phase_task, phase, n_tasks);
+    cpu_note_work(phase->dev, WORK_ROWS);
 }
 
 /* 1 / sqrt(mean(x^2) + eps) of n numbers in `padded` floats. */

@@ -254,14 +254,14 @@ static void kv_store(const struct device *dev, void *page, uint32_t at, const fl
     uint32_t e = dev->shape.head_dim;
     if (dtype == DTYPE_Q8_0) {
         int8_t *q = (int8_t *)page + at * dev->head_pad;
-        cpu_kv_scales(dev, page, false)[at] = kv_quantise(k, e, q);
-        cpu_kv_scales(dev, page, true)[at] = kv_quantise(v, e, q + dev->value_bytes);
+        if (k) cpu_kv_scales(dev, page, false)[at] = kv_quantise(k, e, q);
+        if (v) cpu_kv_scales(dev, page, true)[at] = kv_quantise(v, e, q + dev->value_bytes);
         return;
     }
     size_t row = dtype_row_bytes(dtype, dev->head_pad);
     char *to = (char *)page + at * row;
-    dtype_from_f32(dtype, k, e, to);
-    dtype_from_f32(dtype, v, e, to + dev->value_bytes);
+    if (k) dtype_from_f32(dtype, k, e, to);
+    if (v) dtype_from_f32(dtype, v, e, to + dev->value_bytes);
 }
 
 /* Scratch: a widened K or V row, output sums, and one score a position. */

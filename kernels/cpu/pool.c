@@ -130,7 +130,7 @@ static void *worker_main(void *arg) {
     return NULL;
 }
 
-static uint64_t clock_ns(void) {
+uint64_t pool_clock_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
@@ -157,7 +157,7 @@ static uint32_t phase_threads(struct pool *pool, uint64_t now) {
 /* The owner was done at `computed`, and everybody now. Which worker it was is not known, so pinned ones
  * stay. */
 static void note_lag(struct pool *pool, uint64_t begun, uint64_t computed) {
-    uint64_t now = clock_ns(), waited = now - computed;
+    uint64_t now = pool_clock_ns(), waited = now - computed;
     if (pool->pin || waited < LAG_NS || waited < LAG_SHARE * (computed - begun)) return;
     bool again = pool->hold_ns && now - pool->raised_at < pool->hold_ns;
     uint64_t hold = again ? 2 * pool->hold_ns : HOLD_NS_MIN;
@@ -171,12 +171,12 @@ static void note_lag(struct pool *pool, uint64_t begun, uint64_t computed) {
 static uint32_t spins_of_this_processor(const struct pool *pool) {
     uint64_t best = UINT64_MAX;
     for (int try = 0; try < TIMINGS; try++) {
-        uint64_t begun = clock_ns();
+        uint64_t begun = pool_clock_ns();
         for (int i = 0; i < PAUSES_TIMED; i++) {
             (void)atomic_load_explicit(&pool->state, memory_order_relaxed);
             cpu_pause();
         }
-        uint64_t took = clock_ns() - begun;
+        uint64_t took = pool_clock_ns() - begun;
         if (took < best) best = took;
     }
     uint64_t spins = (uint64_t)SPIN_NS * PAUSES_TIMED / (best ? best : 1);
@@ -248,7 +248,7 @@ static uint64_t wait_done(struct pool *pool, uint32_t n_tasks) {
             cpu_pause();
             continue;
         }
-        if (!slept_at) slept_at = clock_ns();
+        if (!slept_at) slept_at = pool_clock_ns();
         atomic_store(&pool->owner_sleeps, 1);
         if (atomic_load(&pool->done) == done) futex_wait(&pool->done, done);
         atomic_store(&pool->owner_sleeps, 0);
@@ -258,7 +258,7 @@ static uint64_t wait_done(struct pool *pool, uint32_t n_tasks) {
 
 static void run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks, bool alike) {
     if (pool->pin) pin_owner(pool);
-    uint64_t begun = pool->n_threads == 1 || n_tasks <= 1 ? 0 : clock_ns();
+    uint64_t begun = pool->n_threads == 1 || n_tasks <= 1 ? 0 : pool_clock_ns();
     uint32_t n_threads = begun ? phase_threads(pool, begun) : 1;
     if (n_threads == 1) {
         for (uint32_t t = 0; t < n_tasks; t++)

@@ -29,6 +29,9 @@ void pool_pin(struct pool *pool);
 
 uint32_t pool_threads(const struct pool *pool);
 
+/* Of a clock that never goes back. */
+uint64_t pool_clock_ns(void);
+
 /* Call fn(arg, t, thread) once for each t in 0 .. n_tasks - 1, in any order, and return when all
  * have returned. What the tasks wrote is then visible to the caller. Owner only; not from a task. */
 void pool_run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks);

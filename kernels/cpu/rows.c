@@ -164,6 +164,7 @@ int cpu_begin(struct device *dev, const struct forward *fwd) {
         dev->residual = msar_view(dev, 0, 0, 0);
         cpu_msar_check_rows(dev);
     }
+    dev->work_at = pool_clock_ns();
     return OK;
 }
 

@@ -62,6 +62,7 @@ static void run_rows(struct row_phase *phase) {
     phase->chunk = n <= 3 ? n : (uint32_t)div_ceil(n, 2 * n_threads);
     if (phase->chunk > 16) phase->chunk = 16;
     if (n) pool_run(phase->dev->pool, row_task, phase, (uint32_t)div_ceil(n, phase->chunk));
+    cpu_note_work(phase->dev, WORK_ROWS);
 }
 
 /* u[row] = RMSNorm(in[row]; norm). */
@@ -76,6 +77,62 @@ static void norm_row(struct row_phase *phase, uint32_t row) {
 
 static void plain_row(struct row_phase *phase, uint32_t row) {
     prepare_row(phase->dev, phase->in + row * phase->ld_in, phase->ld_in, row, phase->needs);
+}
+
+/* ---- heads ------------------------------------------------------------------------------------ */
+
+/* q' = scale * q + shift of the row's view, of numbers first .. first + n - 1; a missing vector is the
+ * identity. */
+static void affine(const struct device *dev, uint32_t layer, enum view view, uint32_t first,
+                   uint32_t n, float *q) {
+    bool base = view == VIEW_BASE;
+    const float *scale =
+        cpu_vector(dev, base ? WEIGHT_AFFINE_BASE_SCALE : WEIGHT_AFFINE_OUTPUT_SCALE, layer);
+    const float *shift =
+        cpu_vector(dev, base ? WEIGHT_AFFINE_BASE_SHIFT : WEIGHT_AFFINE_OUTPUT_SHIFT, layer);
+    for (uint32_t i = 0; scale && i < n; i++)
+        q[i] *= scale[first + i];
+    for (uint32_t i = 0; shift && i < n; i++)
+        q[i] += shift[first + i];
+}
+
+static void norm_and_rotate(const struct device *dev, float *heads, uint32_t n_heads,
+                            const float *norm, uint32_t pos) {
+    uint32_t e = dev->shape.head_dim, half = e / 2;
+    const float *cosines = dev->cosines + (size_t)pos * half;
+    const float *sines = dev->sines + (size_t)pos * half;
+    for (uint32_t h = 0; h < n_heads; h++, heads += e) {
+        if (norm) dev->ops->rmsnorm(heads, norm, e, dev->shape.rms_eps, heads);
+        dev->ops->rope(heads, cosines, sines, half);
+    }
+}
+
+/* What follows a product of qkv. */
+enum heads { HEADS_NONE, HEADS_Q, HEADS_K, HEADS_V };
+
+/* Heads first .. first + n - 1 of a row: affine, norm and RoPE of q, norm and RoPE of k; k, v into
+ * their page. */
+static void finish_heads(struct device *dev, uint32_t layer, enum heads what, uint32_t row,
+                         uint32_t first, uint32_t n) {
+    uint32_t e = dev->shape.head_dim, pos = dev->row_pos[row], segment = dev->row_segment[row];
+    enum view view = dev->fwd.segments[segment].view;
+    bool draft = view == VIEW_DRAFT;
+    size_t at = (size_t)first * e;
+    if (what == HEADS_Q) {
+        float *q = dev->q + row * dev->ld_q + at;
+        if (dev->shape.orthros && !draft) affine(dev, layer, view, first * e, n * e, q);
+        norm_and_rotate(dev, q, n,
+                        cpu_vector(dev, draft ? WEIGHT_Q_DIFF_NORM : WEIGHT_Q_NORM, layer), pos);
+        return;
+    }
+    float *x = (what == HEADS_K ? dev->k : dev->v) + row * dev->ld_kv + at;
+    if (what == HEADS_K)
+        norm_and_rotate(dev, x, n,
+                        cpu_vector(dev, draft ? WEIGHT_K_DIFF_NORM : WEIGHT_K_NORM, layer), pos);
+    char *page = cpu_page(dev, segment, layer, pos / PAGE_TOKENS) + first * dev->head_bytes;
+    for (uint32_t h = 0; h < n; h++, page += dev->head_bytes, x += e)
+        dev->ops->kv_store(dev, page, pos % PAGE_TOKENS, what == HEADS_K ? x : NULL,
+                           what == HEADS_V ? x : NULL);
 }
 
 /* ---- phases over matrices --------------------------------------------------------------------- */
@@ -95,11 +152,14 @@ struct gemm_job {
     bool add;
     bool padded; /* y has room for whole groups, and wants zeros there */
     bool maxima; /* note those of y (lm_head) */
+    enum heads heads;
 };
 
 struct gemm_phase {
     struct device *dev;
-    uint32_t n_jobs, run; /* column groups a task takes */
+    uint32_t layer;
+    uint32_t n_jobs, run; /* column groups a task takes: */
+    uint32_t unit;        /* a multiple of these */
     struct gemm_job jobs[3];
 };
 
@@ -188,9 +248,12 @@ static void gemm_task(void *arg, uint32_t task, uint32_t thread) {
     uint32_t row0 = task / n_runs * job->row_block, group = task % n_runs * phase->run;
     uint32_t n_rows = job->n_rows - row0 < job->row_block ? job->n_rows - row0 : job->row_block;
     uint32_t end = group + phase->run < job_groups(job) ? group + phase->run : job_groups(job);
+    uint32_t first = group / phase->unit, n_heads = (end - group) / phase->unit;
     for (; group < end; group++)
         gemm_columns(phase, job, row0, n_rows, group);
     if (phase->dev->ops->task_end) phase->dev->ops->task_end();
+    for (uint32_t i = row0; job->heads && i < row0 + n_rows; i++)
+        finish_heads(phase->dev, phase->layer, job->heads, i, first, n_heads);
 }
 
 /* About eight tasks a thread, so that a thread that loses its core costs little. */
@@ -201,12 +264,15 @@ static void run_gemm(struct gemm_phase *phase) {
         n_tasks += job_tasks(&phase->jobs[i], 1);
     }
     phase->run = n_tasks / (8 * n_threads);
-    if (phase->run < 1) phase->run = 1;
     if (phase->run > 16) phase->run = 16;
+    if (!phase->unit) phase->unit = 1;
+    phase->run -= phase->run % phase->unit;
+    if (phase->run < phase->unit) phase->run = phase->unit;
     n_tasks = 0;
     for (uint32_t i = 0; i < phase->n_jobs; i++)
         n_tasks += job_tasks(&phase->jobs[i], phase->run);
     pool_run(phase->dev->pool, gemm_task, phase, n_tasks);
+    cpu_note_work(phase->dev, WORK_PRODUCTS);
 }
 
 /* ---- embed ------------------------------------------------------------------------------------ */
@@ -227,51 +293,6 @@ int cpu_embed(struct device *dev) {
 }
 
 /* ---- qkv -------------------------------------------------------------------------------------- */
-
-/* q' = scale * q + shift of the row's view; a missing vector is the identity. */
-static void affine(const struct device *dev, uint32_t layer, enum view view, float *q) {
-    bool base = view == VIEW_BASE;
-    const float *scale =
-        cpu_vector(dev, base ? WEIGHT_AFFINE_BASE_SCALE : WEIGHT_AFFINE_OUTPUT_SCALE, layer);
-    const float *shift =
-        cpu_vector(dev, base ? WEIGHT_AFFINE_BASE_SHIFT : WEIGHT_AFFINE_OUTPUT_SHIFT, layer);
-    uint32_t n = dev->shape.n_heads * dev->shape.head_dim;
-    for (uint32_t i = 0; scale && i < n; i++)
-        q[i] *= scale[i];
-    for (uint32_t i = 0; shift && i < n; i++)
-        q[i] += shift[i];
-}
-
-static void norm_and_rotate(const struct device *dev, float *heads, uint32_t n_heads,
-                            const float *norm, uint32_t pos) {
-    uint32_t e = dev->shape.head_dim, half = e / 2;
-    const float *cosines = dev->cosines + (size_t)pos * half;
-    const float *sines = dev->sines + (size_t)pos * half;
-    for (uint32_t h = 0; h < n_heads; h++, heads += e) {
-        if (norm) dev->ops->rmsnorm(heads, norm, e, dev->shape.rms_eps, heads);
-        dev->ops->rope(heads, cosines, sines, half);
-    }
-}
-
-static void head_row(struct row_phase *phase, uint32_t row) {
-    struct device *dev = phase->dev;
-    uint32_t layer = phase->layer, pos = dev->row_pos[row], segment = dev->row_segment[row];
-    enum view view = dev->fwd.segments[segment].view;
-    bool draft = view == VIEW_DRAFT;
-    float *q = dev->q + row * dev->ld_q, *k = dev->k + row * dev->ld_kv;
-    const float *v = dev->v + row * dev->ld_kv;
-    if (dev->shape.orthros && !draft) affine(dev, layer, view, q);
-    norm_and_rotate(dev, q, dev->shape.n_heads,
-                    cpu_vector(dev, draft ? WEIGHT_Q_DIFF_NORM : WEIGHT_Q_NORM, layer), pos);
-    if (view == VIEW_OUTPUT) return;
-    norm_and_rotate(dev, k, dev->shape.n_kv_heads,
-                    cpu_vector(dev, draft ? WEIGHT_K_DIFF_NORM : WEIGHT_K_NORM, layer), pos);
-    char *page = cpu_page(dev, segment, layer, pos / PAGE_TOKENS);
-    for (uint32_t g = 0; g < dev->shape.n_kv_heads; g++) {
-        size_t at = (size_t)g * dev->shape.head_dim;
-        dev->ops->kv_store(dev, page + g * dev->head_bytes, pos % PAGE_TOKENS, k + at, v + at);
-    }
-}
 
 /* The first scratch page of a draft block begins with what the cache holds of that page. */
 static void start_scratch(struct device *dev, uint32_t layer) {
@@ -297,9 +318,26 @@ static struct gemm_job projection(const struct device *dev, uint32_t layer, enum
                              .padded = true};
 }
 
+/* All heads of a row, where the products are not cut by heads. */
+static void head_row(struct row_phase *phase, uint32_t row) {
+    struct device *dev = phase->dev;
+    finish_heads(dev, phase->layer, HEADS_Q, row, 0, dev->shape.n_heads);
+    if (row >= dev->n_kv_rows) return;
+    finish_heads(dev, phase->layer, HEADS_K, row, 0, dev->shape.n_kv_heads);
+    finish_heads(dev, phase->layer, HEADS_V, row, 0, dev->shape.n_kv_heads);
+}
+
+/* Heads are finished where their product was made, in a near cache and without a phase of their own, if
+ * that leaves every thread some tasks. */
+static bool heads_in_products(const struct device *dev) {
+    uint32_t n_heads = dev->shape.n_heads + 2 * dev->shape.n_kv_heads;
+    size_t n_tasks = n_heads * div_ceil(dev->n_rows, cpu_row_block(dev));
+    return dev->shape.head_dim % GROUP == 0 && n_tasks >= 4 * (size_t)pool_threads(dev->pool);
+}
+
 int cpu_qkv(struct device *dev, uint32_t layer) {
-    bool d = dev->drafting;
-    struct gemm_phase gemm = {.dev = dev, .n_jobs = 3};
+    bool d = dev->drafting, fused = heads_in_products(dev);
+    struct gemm_phase gemm = {.dev = dev, .layer = layer, .n_jobs = 3};
     gemm.jobs[0] =
         projection(dev, layer, d ? WEIGHT_Q_DIFF : WEIGHT_Q, d ? WEIGHT_Q_DIFF_BIAS : WEIGHT_Q_BIAS,
                    dev->n_rows, dev->q, dev->ld_q);
@@ -318,9 +356,13 @@ int cpu_qkv(struct device *dev, uint32_t layer) {
                              .ld_in = dev->ld_model};
     for (int i = 0; i < 3; i++)
         norm.needs |= needs_of(gemm.jobs[i].w);
+    for (int i = 0; fused && i < 3; i++)
+        gemm.jobs[i].heads = (enum heads)(HEADS_Q + i);
+    if (fused) gemm.unit = dev->shape.head_dim / GROUP;
     run_rows(&norm);
-    run_gemm(&gemm);
     if (d) start_scratch(dev, layer);
+    run_gemm(&gemm);
+    if (fused) return OK;
     struct row_phase heads = {.dev = dev, .fn = head_row, .n_rows = dev->n_rows, .layer = layer};
     run_rows(&heads);
     return OK;
@@ -381,6 +423,7 @@ int cpu_attend(struct device *dev, uint32_t layer) {
     for (uint32_t i = 0; i < dev->n_splits; i++)
         n += dev->splits[i].n_parts - 1;
     pool_run(dev->pool, attend_task, &phase, n * dev->shape.n_kv_heads);
+    cpu_note_work(dev, WORK_ATTENTION);
     return OK;
 }
 

@@ -9,18 +9,19 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/peaks.h"
 
-#define CPU_TABLE(NAME, OPEN, PEAKS)                                                               \
-    {                                                                                              \
-        .name = (NAME), .open = (OPEN), .peaks = (PEAKS),                                          \
-        .activations = (1 << ACTIVATIONS_COUNT) - 1, .close = cpu_close, .load = cpu_load,         \
-        .page_bytes = cpu_page_bytes, .workspace_bytes = cpu_workspace_bytes,                      \
-        .reserve = cpu_reserve, .slot_set = cpu_slot_set, .pages_clear = cpu_pages_clear,          \
-        .page_copy = cpu_page_copy, .snapshot_bytes = cpu_snapshot_bytes,                          \
-        .state_save = cpu_state_save, .state_load = cpu_state_load, .state_copy = cpu_state_copy,  \
-        .msar_push = cpu_msar_push, .msar_read = cpu_msar_read, .begin = cpu_begin,                \
-        .embed = cpu_embed, .qkv = cpu_qkv, .attend = cpu_attend,                                  \
-        .out_residual = cpu_out_residual, .mlp = cpu_mlp, .lm_head = cpu_lm_head,                  \
-        .sample = cpu_sample, .accept = cpu_accept, .end = cpu_end, .read_logits = cpu_read_logits \
+#define CPU_TABLE(NAME, OPEN, PEAKS)                                                              \
+    {                                                                                             \
+        .name = (NAME), .open = (OPEN), .peaks = (PEAKS),                                         \
+        .activations = (1 << ACTIVATIONS_COUNT) - 1, .close = cpu_close, .load = cpu_load,        \
+        .page_bytes = cpu_page_bytes, .workspace_bytes = cpu_workspace_bytes,                     \
+        .reserve = cpu_reserve, .slot_set = cpu_slot_set, .pages_clear = cpu_pages_clear,         \
+        .page_copy = cpu_page_copy, .snapshot_bytes = cpu_snapshot_bytes,                         \
+        .state_save = cpu_state_save, .state_load = cpu_state_load, .state_copy = cpu_state_copy, \
+        .msar_push = cpu_msar_push, .msar_read = cpu_msar_read, .begin = cpu_begin,               \
+        .embed = cpu_embed, .qkv = cpu_qkv, .attend = cpu_attend,                                 \
+        .out_residual = cpu_out_residual, .mlp = cpu_mlp, .lm_head = cpu_lm_head,                 \
+        .work_ns = cpu_work_ns, .sample = cpu_sample, .accept = cpu_accept, .end = cpu_end,       \
+        .read_logits = cpu_read_logits                                                            \
     }
 
 static int open_ref(const struct model_shape *shape, uint32_t n_threads, struct device **out,

@@ -194,6 +194,34 @@ static void rows_are_ready_for_a_matrix_of_another_type(void **state) {
     free(first);
 }
 
+/* Affine, norms, RoPE and KV writes belong to the products of q, k and v where heads are whole steps of
+ * 32 and every thread gets some of them (one thread does, eight do not), else they are a phase. */
+static void heads_are_finished_with_their_products_or_after(void **state) {
+    (void)state;
+    if (tables_are_cuda()) skip();
+    enum { N = 60 };
+    size_t n = (size_t)N * 320;
+    float *with = logits_of(N), *after = logits_of(N);
+    for (uint32_t i = 0; i < n_tables; i++)
+        for (int kind = 0; kind < 6; kind++) {
+            struct tiny_options o = tiny_defaults();
+            o.weights = kind % 2 ? DTYPE_Q8_0 : DTYPE_BF16;
+            o.kv = kind == 0 ? DTYPE_F32 : kind < 4 ? DTYPE_BF16 : DTYPE_Q8_0;
+            o.head_dim = kind % 3 ? 64 : 32;
+            o.head_norms = kind != 3;
+            o.orthros = kind > 1;
+            o.window = 20;
+            o.biases = true;
+            o.activations = kind % 2 ? ACTIVATIONS_INT8 : ACTIVATIONS_BF16;
+            prefill_on(tables[i], &o, N, 30, with);
+            o.n_threads = 8;
+            prefill_on(tables[i], &o, N, 30, after);
+            assert_same_bits(after, with, n, tables[i]->name);
+        }
+    free(with);
+    free(after);
+}
+
 /* Rows are rounded to bf16 before each product, which moves a number by up to 2^-9 of itself: of the
  * logits' size (root mean square) some 0.5 % after two layers. So are weights (cuda: but q8_0). */
 static void bf16_activations_stay_near_float_ones(void **state) {
@@ -520,6 +548,7 @@ int main(void) {
         cmocka_unit_test(int8_kv_stays_near_float_kv),
         cmocka_unit_test(int8_activations_stay_near_float_ones),
         cmocka_unit_test(rows_are_ready_for_a_matrix_of_another_type),
+        cmocka_unit_test(heads_are_finished_with_their_products_or_after),
         cmocka_unit_test(bf16_activations_stay_near_float_ones),
         cmocka_unit_test(standard_rows_do_not_depend_on_company),
         cmocka_unit_test(orthros_rows_do_not_depend_on_company),
@@ -533,6 +562,7 @@ int main(void) {
     };
     const struct CMUnitTest on_tiles[] = {
         cmocka_unit_test(rows_are_ready_for_a_matrix_of_another_type),
+        cmocka_unit_test(heads_are_finished_with_their_products_or_after),
         cmocka_unit_test(attention_in_bf16_stays_near_float_one),
         cmocka_unit_test(rounded_rows_do_not_depend_on_company),
         cmocka_unit_test(msar_rows_do_not_depend_on_company),
