@@ -405,6 +405,16 @@ void engine_gauges(const struct engine *engine, struct engine_gauges *out) {
     out->n_draft_positions = engine->info.draft_block ? engine->info.draft_block - 1 : 0;
 }
 
+bool engine_work_ns(const struct engine *engine, uint64_t ns[ENGINE_WORKS]) {
+    _Static_assert(ENGINE_PRODUCTS == (int)WORK_PRODUCTS && ENGINE_WORKS == (int)WORK_KINDS &&
+                       ENGINE_ATTENTION == (int)WORK_ATTENTION && ENGINE_ROWS == (int)WORK_ROWS,
+                   "one order");
+    const struct model *model = engine->model;
+    if (!model->kernels->work_ns) return false;
+    model->kernels->work_ns(model->device, ns);
+    return true;
+}
+
 uint32_t engine_slots(const struct engine *engine, struct engine_slot *out, uint32_t cap) {
     uint32_t n = engine->n_live < cap ? engine->n_live : cap;
     for (uint32_t i = 0; i < n; i++) {

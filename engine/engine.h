@@ -286,6 +286,12 @@ struct engine_gauges {
 /* engine NULL: all zero, histograms with their bounds. */
 void engine_gauges(const struct engine *engine, struct engine_gauges *out);
 
+/* What forwards spend their time with: enum stage_work of kernels.h. */
+enum engine_work { ENGINE_PRODUCTS, ENGINE_ATTENTION, ENGINE_ROWS, ENGINE_SAMPLING, ENGINE_WORKS };
+/* Nanoseconds of it so far; false where the device does not tell. For the thread that steps the
+ * engine. */
+bool engine_work_ns(const struct engine *engine, uint64_t ns[ENGINE_WORKS]);
+
 /* Sequences in the engine, by the loop thread; from atomics, so each is about as of the last step. */
 enum slot_state { SLOT_WAITING, SLOT_PREFILL, SLOT_DECODE, SLOT_PREEMPTED };
 struct engine_slot {

@@ -9,12 +9,24 @@ struct spread {
     double median, min, max;
 };
 
-/* The price of one token in a phase, from the model's shape and the forwards that ran, and what
- * share of the machine's peaks the measured speed makes of it. */
+/* The price of one token, from the model's shape and the forwards that ran; what share of the machine's
+ * peaks the measured time makes of it. */
+struct bench_price {
+    double bytes, flops;
+    double bandwidth_share, flop_share;
+};
+
 struct bench_phase {
     struct spread tokens_per_s;
-    double bytes_per_token, flops_per_token;
-    double bandwidth_share, flop_share;
+    struct bench_price whole;
+    /* Where the device tells (has_work), the time of the steps by what they did, and two of its parts
+     * with their own price: weights and rows; KV. */
+    bool has_work;
+    double work_share[ENGINE_WORKS],
+        rest_share; /* of the time; rest: between stages, on the host */
+    double seconds; /* all that time, over all tokens */
+    double tokens;
+    struct bench_price products, attention;
 };
 
 /* `batch` sequences of one length, submitted at once. All prompts are computed before any text

@@ -3,10 +3,17 @@
 
 #include "server/bench.h"
 
+static void share(struct bench_price *price, double tokens_per_s, const struct bench *bench) {
+    price->bandwidth_share = tokens_per_s * price->bytes / bench->peak_bytes_per_s;
+    price->flop_share = tokens_per_s * price->flops / bench->peak_flops_per_s;
+}
+
 static void shares(struct bench_phase *phase, const struct bench *bench) {
-    double speed = phase->tokens_per_s.median;
-    phase->bandwidth_share = speed * phase->bytes_per_token / bench->peak_bytes_per_s;
-    phase->flop_share = speed * phase->flops_per_token / bench->peak_flops_per_s;
+    share(&phase->whole, phase->tokens_per_s.median, bench);
+    if (!phase->has_work) return;
+    double speed = phase->tokens / phase->seconds;
+    share(&phase->products, speed / phase->work_share[ENGINE_PRODUCTS], bench);
+    share(&phase->attention, speed / phase->work_share[ENGINE_ATTENTION], bench);
 }
 
 void bench_shares(struct bench *bench) {
@@ -31,13 +38,30 @@ static void add_spread(struct buf *out, const char *key, const struct spread *s)
             s->max);
 }
 
+static void add_price(struct buf *out, const struct bench_price *p) {
+    buf_fmt(out,
+            ",\"bytes_per_token\":%.6g,\"flops_per_token\":%.6g,\"bandwidth_share\":%.4f,"
+            "\"flop_share\":%.4f",
+            p->bytes, p->flops, p->bandwidth_share, p->flop_share);
+}
+
+static const char *const works[ENGINE_WORKS] = {"products", "attention", "rows", "sampling"};
+
 static void add_phase(struct buf *out, const char *key, const struct bench_phase *p) {
     buf_fmt(out, "\"%s\":{", key);
     add_spread(out, "tokens_per_second", &p->tokens_per_s);
-    buf_fmt(out,
-            ",\"bytes_per_token\":%.6g,\"flops_per_token\":%.6g,\"bandwidth_share\":%.4f,"
-            "\"flop_share\":%.4f}",
-            p->bytes_per_token, p->flops_per_token, p->bandwidth_share, p->flop_share);
+    add_price(out, &p->whole);
+    if (p->has_work) {
+        buf_str(out, ",\"work\":{");
+        for (int i = 0; i < ENGINE_WORKS; i++) {
+            buf_fmt(out, "\"%s\":{\"time_share\":%.4f", works[i], p->work_share[i]);
+            if (i == ENGINE_PRODUCTS) add_price(out, &p->products);
+            if (i == ENGINE_ATTENTION) add_price(out, &p->attention);
+            buf_str(out, "},");
+        }
+        buf_fmt(out, "\"rest\":{\"time_share\":%.4f}}", p->rest_share);
+    }
+    buf_str(out, "}");
 }
 
 static void add_case(struct buf *out, const struct bench_case *c) {
@@ -118,7 +142,7 @@ static void markdown_case(struct buf *out, const struct bench_case *c) {
     }
     const struct bench_phase *p = &c->prefill, *d = &c->decode;
     buf_fmt(out, "%.0f (%.0f-%.0f) | %.0f %% | %.1f | ", p->tokens_per_s.median,
-            p->tokens_per_s.min, p->tokens_per_s.max, 100 * p->flop_share,
+            p->tokens_per_s.min, p->tokens_per_s.max, 100 * p->whole.flop_share,
             c->first_token_ms.median);
     if (c->gen_tokens < 2) {
         buf_str(out, "| | | | | |\n");
@@ -126,22 +150,35 @@ static void markdown_case(struct buf *out, const struct bench_case *c) {
     }
     buf_fmt(out, "%.1f (%.1f-%.1f) | %.0f %% | %.0f %% | %.2f / %.2f / %.2f | %.2f | %.2f |\n",
             d->tokens_per_s.median, d->tokens_per_s.min, d->tokens_per_s.max,
-            100 * d->bandwidth_share, 100 * d->flop_share, c->gap_ms_p50, c->gap_ms_p95,
+            100 * d->whole.bandwidth_share, 100 * d->whole.flop_share, c->gap_ms_p50, c->gap_ms_p95,
             c->gap_ms_p99, c->tokens_per_forward, c->accepted_length);
 }
 
+static void markdown_price(struct buf *out, const struct bench_case *c, const char *name,
+                           const struct bench_phase *p) {
+    buf_fmt(out, "| %u | %u | %s | %.2f, %.0f | ", c->prompt_tokens, c->batch, name,
+            p->whole.bytes / 1e6, p->whole.flops / 1e6);
+    if (!p->has_work) {
+        buf_str(out, "| | |\n");
+        return;
+    }
+    for (int i = 0; i < ENGINE_WORKS; i++)
+        buf_fmt(out, "%.0f / ", 100 * p->work_share[i]);
+    buf_fmt(out, "%.0f %% | %.0f %%, %.0f %% | %.0f %%, %.0f %% |\n", 100 * p->rest_share,
+            100 * p->products.bandwidth_share, 100 * p->products.flop_share,
+            100 * p->attention.bandwidth_share, 100 * p->attention.flop_share);
+}
+
 static void markdown_prices(struct buf *out, const struct bench *b) {
-    buf_str(out, "\n| prompt | batch | prefill MB, MFLOP a token | decode MB, MFLOP a token |\n"
-                 "|---|---|---|---|\n");
+    buf_str(out,
+            "\n| prompt | batch | | MB, MFLOP a token | time: products / attention / rows / "
+            "sampling / rest | products: of bandwidth, FLOP peak | attention: of bandwidth, FLOP "
+            "peak |\n|---|---|---|---|---|---|---|\n");
     for (uint32_t i = 0; i < b->n_cases; i++) {
         const struct bench_case *c = &b->cases[i];
         if (c->skipped[0]) continue;
-        buf_fmt(out, "| %u | %u | %.2f, %.0f | ", c->prompt_tokens, c->batch,
-                c->prefill.bytes_per_token / 1e6, c->prefill.flops_per_token / 1e6);
-        if (c->gen_tokens > 1)
-            buf_fmt(out, "%.2f, %.0f ", c->decode.bytes_per_token / 1e6,
-                    c->decode.flops_per_token / 1e6);
-        buf_str(out, "|\n");
+        markdown_price(out, c, "prefill", &c->prefill);
+        if (c->gen_tokens > 1) markdown_price(out, c, "decode", &c->decode);
     }
 }
 

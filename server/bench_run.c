@@ -17,6 +17,9 @@ struct seen {
 struct totals {
     uint64_t prefill_steps, decode_steps, draft_forwards; /* the last: of the engine */
     uint64_t draft_passes, verify_passes, n_accepted, n_rejected;
+    /* Of the steps: [0] prefill, [1] decode. */
+    uint64_t step_us[2], work_ns[2][ENGINE_WORKS];
+    bool has_work;
 };
 
 struct bench_runner {
@@ -135,6 +138,18 @@ static bool take_events(struct bench_runner *r, struct bench_case *c, double *ga
     return well;
 }
 
+static int timed_step(struct engine *engine, bool decodes, struct totals *totals) {
+    uint64_t before[ENGINE_WORKS], after[ENGINE_WORKS], begun = clock_us();
+    totals->has_work = engine_work_ns(engine, before);
+    int more = engine_step(engine, begun);
+    totals->step_us[decodes] += clock_us() - begun;
+    if (!totals->has_work) return more;
+    engine_work_ns(engine, after);
+    for (int i = 0; i < ENGINE_WORKS; i++)
+        totals->work_ns[decodes][i] += after[i] - before[i];
+    return more;
+}
+
 static int run_steps(struct bench_runner *r, struct bench_case *c, double *gaps,
                      struct totals *totals, struct err *err) {
     struct engine_gauges gauges;
@@ -149,7 +164,7 @@ static int run_steps(struct bench_runner *r, struct bench_case *c, double *gaps,
             r->seen[i].last_us = clock_us();
         decoding = decodes;
         ++*(decodes ? &totals->decode_steps : &totals->prefill_steps);
-        int more = engine_step(r->engine, clock_us());
+        int more = timed_step(r->engine, decodes, totals);
         bool well = take_events(r, c, gaps, &n_left);
         const char *fault = engine_fault(r->engine);
         if (fault) return err_set(err, ERR_DEVICE, "the compute device failed: %s", fault);
@@ -198,6 +213,20 @@ static double mean_attended(const struct model_info *model, double n) {
     return w - w * (w - 1) / (2 * n);
 }
 
+/* The whole of a phase from its two parts, all tokens together, and where its time went. */
+static void sum_up(struct bench_phase *phase, const struct totals *t, bool decode) {
+    phase->whole.bytes = phase->products.bytes + phase->attention.bytes;
+    phase->whole.flops = phase->products.flops + phase->attention.flops;
+    phase->seconds = (double)t->step_us[decode] * 1e-6;
+    phase->has_work = t->has_work && phase->seconds > 0;
+    if (!phase->has_work) return;
+    phase->rest_share = 1;
+    for (int i = 0; i < ENGINE_WORKS; i++) {
+        phase->work_share[i] = (double)t->work_ns[decode][i] * 1e-9 / phase->seconds;
+        phase->rest_share -= phase->work_share[i];
+    }
+}
+
 static void price(const struct bench *bench, struct bench_case *c, const struct totals *t) {
     const struct model_costs *costs = &bench->costs;
     const struct engine_info *engine = bench->engine;
@@ -205,11 +234,14 @@ static void price(const struct bench *bench, struct bench_case *c, const struct 
     bool streams = bench->model->window > 0;
     double n = c->prompt_tokens, attend = (double)costs->attend_flops;
     double n_texts = (double)c->batch * c->reps, tokens = n_texts * n;
-    double last_row = (double)costs->head_flops;
-    if (streams) last_row += (double)costs->output_flops + attend * n;
-    c->prefill.bytes_per_token = (double)t->prefill_steps * (double)costs->main_bytes / tokens + kv;
-    c->prefill.flops_per_token =
-        (double)costs->base_flops + attend * mean_attended(bench->model, n) + last_row / n;
+    double last_row = (double)costs->head_flops + (streams ? (double)costs->output_flops : 0);
+    struct bench_phase *prefill = &c->prefill, *decode = &c->decode;
+    prefill->tokens = tokens;
+    prefill->products.bytes = (double)t->prefill_steps * (double)costs->main_bytes / tokens;
+    prefill->products.flops = (double)costs->base_flops + last_row / n;
+    prefill->attention.bytes = kv;
+    prefill->attention.flops = attend * (mean_attended(bench->model, n) + (streams ? 1 : 0));
+    sum_up(prefill, t, false);
     if (c->gen_tokens < 2) return;
 
     double context = n + c->gen_tokens / 2.0;
@@ -217,15 +249,23 @@ static void price(const struct bench *bench, struct bench_case *c, const struct 
     double rows = (double)(t->verify_passes + t->n_accepted + t->n_rejected);
     double passes = (double)t->verify_passes, drafts = (double)t->draft_passes;
     double block = drafts > 0 ? 1 + (double)(t->n_accepted + t->n_rejected) / drafts : 0;
-    double flops = rows * ((double)(costs->base_flops + costs->head_flops) + attend * near);
-    if (streams) flops += rows * ((double)costs->output_flops + attend * context);
-    flops += drafts * (block * ((double)costs->draft_flops + attend * (context + block)) +
+    double flops = rows * (double)(costs->base_flops + costs->head_flops);
+    double attended = rows * near + drafts * block * (context + block);
+    if (streams) {
+        flops += rows * (double)costs->output_flops;
+        attended += rows * context;
+    }
+    flops += drafts * (block * (double)costs->draft_flops +
                        (block - 1) * (double)costs->head_flops * (drafts > 0));
     double weights = (double)t->decode_steps * (double)costs->main_bytes +
                      (double)t->draft_forwards * (double)costs->draft_bytes;
     tokens = n_texts * (c->gen_tokens - 1);
-    c->decode.bytes_per_token = (weights + (passes + drafts) * kv * context) / tokens;
-    c->decode.flops_per_token = flops / tokens;
+    decode->tokens = tokens;
+    decode->products.bytes = weights / tokens;
+    decode->products.flops = flops / tokens;
+    decode->attention.bytes = (passes + drafts) * kv * context / tokens;
+    decode->attention.flops = attend * attended / tokens;
+    sum_up(decode, t, true);
     c->tokens_per_forward = tokens / (passes + drafts);
     c->accepted_length = (double)(t->verify_passes + t->n_accepted) / passes;
 }

@@ -53,6 +53,13 @@ def test_a_report_has_every_figure():
             assert 0 < speed["min"] <= speed["median"] <= speed["max"]
             for figure in "bytes_per_token", "flops_per_token", "bandwidth_share", "flop_share":
                 assert phase[figure] >= 0
+            work = phase["work"]  # where the time went
+            assert set(work) == {"products", "attention", "rows", "sampling", "rest"}
+            assert all(0 <= part["time_share"] <= 1 for part in work.values())
+            assert sum(part["time_share"] for part in work.values()) == pytest.approx(1, abs=1e-3)
+            assert work["products"]["time_share"] > 0 and work["attention"]["time_share"] > 0
+            for figure in "bytes_per_token", "flops_per_token":
+                assert work["products"][figure] + work["attention"][figure] == pytest.approx(phase[figure], rel=1e-4)
         first, gap = case["time_to_first_token_ms"], case["inter_token_latency_ms"]
         assert 0 < first["min"] <= first["median"] <= first["max"]
         assert 0 <= gap["p50"] <= gap["p95"] <= gap["p99"]
