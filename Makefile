@@ -259,7 +259,7 @@ test-built: build/venv/.ready
 
 .PHONY: asan tsan lint format format-check fuzz check
 # Not with TSan: the arithmetic of a real model and of benches takes hours, on the same threads.
-tsan: ## the suite under ThreadSanitizer (build/tsan)
+tsan: ## the suite under ThreadSanitizer (build/tsan), but the tests of the real model and of bench
 	@$(SUBMAKE) CONFIG=tsan TESTFLAGS="--slow 6 --skip test_smollm2 --skip test_bench $(TESTFLAGS)" test-built
 asan: ## the whole suite under ASan and UBSan (build/asan)
 	@$(SUBMAKE) CONFIG=asan TESTFLAGS="--slow 4 $(TESTFLAGS)" test-built

@@ -3,7 +3,7 @@
  *
  * The stages (stages.c, draws.c) are the same for every CPU table: they walk rows, deal out tasks
  * and call `ops` for the arithmetic. A table is one struct cpu_ops (ref: ops_ref.c; avx2:
- * ops_avx2.c, gemm_avx2.c, attend_avx2.c; avx512 likewise, with avx2's layouts and bits).
+ * ops_avx2.c, gemm_avx2.c, attend_avx2.c; avx512 and amx likewise, with avx2's layouts and bits).
  *
  * Activations are float32, row-major. A row of n numbers lies in align_up(n, GROUP) floats whose
  * padding holds zeros, so that vector code needs no tail; logits alone have no padding.

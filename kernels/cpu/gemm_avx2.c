@@ -10,7 +10,7 @@
  *       q4_k q5_k            as q4_1, with d * scale and -m * min, both exact
  *       q6_k                 as q4_0; e, o over the integers scale * (q - 32)
  *
- * which is the order of a matrix tile unit (two chains a step), so that later tables can share it.
+ * which is the order of a matrix tile unit (two chains a step), so that all tables share it.
  *
  * Two kernels compute it:
  *   1 to 3 rows weights are expanded in registers and used at once, row by row: a read of the

@@ -1,4 +1,4 @@
-/* pack_avx2.c: how the avx2 and avx512 tables keep a matrix, and reading one row of it back.
+/* pack_avx2.c: how the avx2, avx512 and amx tables keep a matrix, and reading one row of it back.
  *
  * Output columns (rows of W) in groups of 32; inside a group K ascends in steps of 32, and all that
  * one step needs lies together, so that a task reads one stream:

@@ -1,4 +1,4 @@
-/* pack_avx2.h: the packed matrix of the avx2 and avx512 tables; layout in pack_avx2.c. Inline, so that
+/* pack_avx2.h: the packed matrix of the avx2, avx512 and amx tables; layout in pack_avx2.c. Inline, so that
  * a kernel written for one type sees numbers. */
 #ifndef GERYON_KERNELS_CPU_PACK_AVX2_H
 #define GERYON_KERNELS_CPU_PACK_AVX2_H

@@ -256,15 +256,21 @@ static void gemm_task(void *arg, uint32_t task, uint32_t thread) {
         finish_heads(phase->dev, phase->layer, job->heads, i, first, n_heads);
 }
 
-/* About eight tasks a thread, so that a thread that loses its core costs little. */
+/* About eight tasks a thread, or more where they would be long, so that a thread that loses its core, or
+ * is the last, costs little. */
 static void run_gemm(struct gemm_phase *phase) {
-    uint32_t n_tasks = 0, n_threads = pool_threads(phase->dev->pool);
+    enum { RUN_MAX = 16, TASK_ROWS = 256 }; /* groups of a task; times rows */
+    uint32_t n_tasks = 0, n_rows = 1, n_threads = pool_threads(phase->dev->pool);
     for (uint32_t i = 0; i < phase->n_jobs; i++) {
-        phase->jobs[i].row_block = cpu_row_block(phase->dev);
-        n_tasks += job_tasks(&phase->jobs[i], 1);
+        struct gemm_job *job = &phase->jobs[i];
+        job->row_block = cpu_row_block(phase->dev);
+        n_tasks += job_tasks(job, 1);
+        uint32_t together = job->n_rows < job->row_block ? job->n_rows : job->row_block;
+        if (n_rows < together) n_rows = together;
     }
     phase->run = n_tasks / (8 * n_threads);
-    if (phase->run > 16) phase->run = 16;
+    if (phase->run > RUN_MAX) phase->run = RUN_MAX;
+    if (phase->run > TASK_ROWS / n_rows) phase->run = TASK_ROWS / n_rows;
     if (!phase->unit) phase->unit = 1;
     phase->run -= phase->run % phase->unit;
     if (phase->run < phase->unit) phase->run = phase->unit;
