@@ -179,7 +179,7 @@ static void finish(float (*acc)[GROUP], uint32_t n_rows, const float *bias, bool
 
 #define OPS(GEMM_INT8, NARROW, GEMM_BF16, ATTEND, ...)                                         \
     {                                                                                          \
-        .matrix_bytes = avx2_matrix_bytes, .matrix_pack = avx2_matrix_pack,                    \
+        .matrix_bytes = avx2_matrix_bytes, .pack_group = avx2_pack_group,                      \
         .matrix_row = avx2_matrix_row, .step_sums = avx2_step_sums, .quantise = avx2_quantise, \
         .gemm_group = avx512_gemm_group, .gemm_int8 = GEMM_INT8, .narrow = NARROW,             \
         .gemm_bf16 = GEMM_BF16, .finish = finish, .rmsnorm = rmsnorm, .silu_mul = silu_mul,    \
