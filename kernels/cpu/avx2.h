@@ -62,10 +62,12 @@ static inline __m256 avx2_int8(const int8_t *p) {
         _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
 }
 
-/* gemm_avx2.c */
+/* pack_avx2.c */
 size_t avx2_matrix_bytes(struct matrix *m);
-void avx2_matrix_pack(const struct matrix *m, const struct tensor *src);
+void avx2_pack_group(const struct matrix *m, uint32_t group, const void *rows);
 void avx2_matrix_row(const struct matrix *m, uint32_t row, float *out);
+
+/* gemm_avx2.c */
 void avx2_step_sums(const float *x, uint32_t n_steps, float *sums);
 void avx2_gemm_group(const struct matrix *m, uint32_t group, const struct gemm_rows *in,
                      float (*acc)[GROUP]);

@@ -94,9 +94,11 @@ struct attend_task {
 };
 
 struct cpu_ops {
-    /* Set m->group_bytes from what else m says, return the bytes of all; then fill m->data. */
+    /* Set m->group_bytes from what else m says, return the bytes of all. */
     size_t (*matrix_bytes)(struct matrix *m);
-    void (*matrix_pack)(const struct matrix *m, const struct tensor *src);
+    /* Fill a group of m->data, which was zeros, from its rows (GROUP, or as many as m has there), in
+     * m->dtype one behind another. Groups may be filled by several threads at once. */
+    void (*pack_group)(const struct matrix *m, uint32_t group, const void *rows);
     /* Row `row` widened into out [cols]: exactly dtype_to_f32. */
     void (*matrix_row)(const struct matrix *m, uint32_t row, float *out);
     /* sums[i] = sum of x[32 i .. 32 i + 31]. */

@@ -45,7 +45,6 @@ int cpu_open(const struct cpu_ops *ops, const struct model_shape *shape, uint32_
     }
     rc = cpu_msar_open(dev, err);
     if (rc == OK) rc = pool_create(n_threads, &dev->pool, err);
-    if (rc == OK && shape->pin_threads) pool_pin(dev->pool);
     if (rc != OK) {
         cpu_close(dev);
         return rc;
@@ -186,6 +185,7 @@ int cpu_reserve(struct device *dev, const struct device_limits *limits, struct e
     dev->head_bytes = dev->layer_bytes / dev->shape.n_kv_heads;
     dev->value_bytes = kv_value_bytes(limits->kv_dtype, dev->head_pad);
     cut_workspace(dev, limits, base);
+    if (dev->shape.pin_threads) pool_pin(dev->pool); /* not before loading: pool.h */
     dev->reserved = true;
     return OK;
 }

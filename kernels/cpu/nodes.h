@@ -1,6 +1,8 @@
 /* nodes.h: which memory nodes (NUMA) this process computes on, and spreading memory over them. Tasks
  * are dealt out to whoever is free, so no page has a thread of its own: interleaved, every core has
- * the same way to all of it and the nodes' bandwidth adds up. */
+ * the same way to all of it and the nodes' bandwidth adds up. Where the system refuses, a page lies on
+ * the node of the thread that touched it first; the pool's threads pack weights, so these are spread
+ * nearly as well. */
 #ifndef GERYON_KERNELS_CPU_NODES_H
 #define GERYON_KERNELS_CPU_NODES_H
 

@@ -189,7 +189,7 @@ static uint32_t maximum(const float *z, uint32_t n, float *most) {
 const struct cpu_ops cpu_ops_avx2 = {
     .finish = finish,
     .matrix_bytes = avx2_matrix_bytes,
-    .matrix_pack = avx2_matrix_pack,
+    .pack_group = avx2_pack_group,
     .matrix_row = avx2_matrix_row,
     .step_sums = avx2_step_sums,
     .quantise = avx2_quantise,

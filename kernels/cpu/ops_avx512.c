@@ -177,14 +177,57 @@ static void finish(float (*acc)[GROUP], uint32_t n_rows, const float *bias, bool
     }
 }
 
+/* ---- storing K and V in bf16 -------------------------------------------------------------------- */
+
+/* Numbers i .. i + 15 of x [n] to bf16, as f32_to_bf16, one in each dword. */
+static inline __m512i rounded(const float *x, uint32_t i, uint32_t n) {
+    __mmask16 in = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : 0xffff;
+    __m512 z = _mm512_maskz_loadu_ps(in, x + i);
+    __m512i u = _mm512_castps_si512(z);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 nan = _mm512_cmp_ps_mask(z, z, _CMP_UNORD_Q);
+    r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
+    return _mm512_srli_epi32(r, 16);
+}
+
+/* avx2's layout: attend_avx2.c. A dword of V has two positions, which may be stored by two threads at
+ * once: a masked store writes its own half alone. Scattering K takes twice as long as dwords do one by
+ * one. */
+static void store_bf16(uint32_t *k_page, uint32_t *v_page, uint32_t at, uint32_t e, size_t ep,
+                       const float *k, const float *v) {
+    uint32_t *kd = k_page + at, *vd = v_page + at / 2 * ep, pairs[8];
+    for (uint32_t i = 0; i < e; i += 16, kd += 8 * PAGE_TOKENS) {
+        uint32_t n = e - i < 16 ? e - i : 16;
+        __m256i both = _mm512_cvtepi32_epi16(rounded(k, i, e));
+        _mm256_storeu_si256((__m256i *)(void *)pairs, both);
+        for (uint32_t j = 0; j < n / 2; j++)
+            kd[j * PAGE_TOKENS] = pairs[j];
+        __m512i b = rounded(v, i, e);
+        b = _mm512_or_si512(b, _mm512_slli_epi32(b, 16));
+        __mmask32 own = at % 2 ? 0xaaaaaaaa : 0x55555555;
+        _mm512_mask_storeu_epi16(vd + i, own & (__mmask32)((1ull << 2 * n) - 1), b);
+    }
+}
+
+static void kv_store(const struct device *dev, void *page, uint32_t at, const float *k,
+                     const float *v) {
+    if (dev->limits.kv_dtype != DTYPE_BF16) {
+        avx2_kv_store(dev, page, at, k, v);
+        return;
+    }
+    uint32_t *v_page = (uint32_t *)(void *)((char *)page + dev->value_bytes);
+    store_bf16(page, v_page, at, dev->shape.head_dim, dev->head_pad, k, v);
+}
+
 #define OPS(GEMM_INT8, NARROW, GEMM_BF16, ATTEND, ...)                                         \
     {                                                                                          \
-        .matrix_bytes = avx2_matrix_bytes, .matrix_pack = avx2_matrix_pack,                    \
+        .matrix_bytes = avx2_matrix_bytes, .pack_group = avx2_pack_group,                      \
         .matrix_row = avx2_matrix_row, .step_sums = avx2_step_sums, .quantise = avx2_quantise, \
         .gemm_group = avx512_gemm_group, .gemm_int8 = GEMM_INT8, .narrow = NARROW,             \
         .gemm_bf16 = GEMM_BF16, .finish = finish, .rmsnorm = rmsnorm, .silu_mul = silu_mul,    \
         .dots = dots, .weighted_sum = weighted_sum, .expand = expand, .rope = rope,            \
-        .maximum = maximum, .kv_store = avx2_kv_store, .attend_tile = ATTEND,                  \
+        .maximum = maximum, .kv_store = kv_store, .attend_tile = ATTEND,                       \
         .attend_scratch = attend_scratch, .attend_splits = true, __VA_ARGS__                   \
     }
 const struct cpu_ops cpu_ops_avx512 =

@@ -14,12 +14,14 @@ static size_t matrix_bytes(struct matrix *m) {
     return m->rows * row;
 }
 
-static void matrix_pack(const struct matrix *m, const struct tensor *src) {
-    size_t n = (size_t)m->rows * m->cols;
+static void pack_group(const struct matrix *m, uint32_t group, const void *rows) {
+    uint32_t left = m->rows - group * GROUP, n_rows = left < GROUP ? left : GROUP;
+    size_t n = (size_t)n_rows * m->cols;
+    char *to = (char *)m->data + group * m->group_bytes;
     if (m->int8)
-        memcpy(m->data, src->data, dtype_row_bytes(m->dtype, n));
+        memcpy(to, rows, dtype_row_bytes(m->dtype, n));
     else
-        dtype_to_f32(src->dtype, src->data, n, m->data);
+        dtype_to_f32(m->dtype, rows, n, (float *)(void *)to);
 }
 
 static const float *row_of(const struct matrix *m, uint32_t row) {
@@ -354,7 +356,7 @@ static uint32_t maximum(const float *z, uint32_t n, float *most) {
 const struct cpu_ops cpu_ops_ref = {
     .finish = finish,
     .matrix_bytes = matrix_bytes,
-    .matrix_pack = matrix_pack,
+    .pack_group = pack_group,
     .matrix_row = matrix_row,
     .step_sums = step_sums,
     .quantise = quantise,

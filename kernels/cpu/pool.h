@@ -1,6 +1,7 @@
-/* pool.h: the worker threads of a CPU device. One thread (the owner) hands out a phase of tasks and
- * takes part in it; workers claim tasks from one counter, spin for some microseconds when there are
- * none, then park in the kernel, so that an idle server costs nothing. */
+/* pool.h: the worker threads of a CPU device. One thread at a time (the owner: that which loads, later
+ * that which computes) hands out a phase of tasks and takes part in it; workers claim tasks from one
+ * counter, spin for some microseconds when there are none, then park in the kernel, so that an idle
+ * server costs nothing. */
 #ifndef GERYON_KERNELS_CPU_POOL_H
 #define GERYON_KERNELS_CPU_POOL_H
 
@@ -23,8 +24,9 @@ int pool_create(uint32_t n_threads, struct pool **out, struct err *err);
 void pool_destroy(struct pool *pool);
 
 /* Keep worker i on processor i of those the process may use, and each thread that calls pool_run from
- * then on, processor 0. Threads that are not pinned can be moved by the system, which is the better
- * choice wherever something else runs. */
+ * then on, processor 0. Not before loading is done: threads that read weights are made by the one that
+ * loads, and a thread begins where its maker was put. Threads that are not pinned can be moved by the
+ * system, which is the better choice wherever something else runs. */
 void pool_pin(struct pool *pool);
 
 uint32_t pool_threads(const struct pool *pool);

@@ -5,21 +5,41 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/weights.h"
 
-/* For tables that round to bf16 at load: src's numbers as DTYPE_BF16 in new memory, or NULL. */
-static uint16_t *narrowed(const struct tensor *src) {
-    size_t row_bytes = dtype_row_bytes(src->dtype, src->cols), n = src->cols;
-    uint16_t *all = calloc(src->rows * n, sizeof *all);
-    float *row = malloc(n * sizeof *row);
-    for (uint32_t i = 0; all && row && i < src->rows; i++) {
-        dtype_to_f32(src->dtype, (const char *)src->data + i * row_bytes, n, row);
-        dtype_from_f32(DTYPE_BF16, row, n, all + i * n);
+/* A matrix on its way in. Its groups are tasks of the pool, whose threads so touch its pages first. */
+struct packing {
+    const struct cpu_ops *ops;
+    const struct matrix *m;
+    const struct tensor *src;
+    char *scratch;        /* of tables that round to bf16 at load, else NULL: for each thread */
+    size_t scratch_bytes; /* a group's rows in bf16 and one of them in float32 */
+};
+
+static size_t scratch_bytes(uint32_t cols) {
+    return align_up(cols * (sizeof(float) + GROUP * sizeof(uint16_t)), MEMORY_ALIGN);
+}
+
+/* The rows of a group rounded to bf16, in scratch. */
+static const void *narrowed(const struct packing *p, const char *rows, uint32_t n_rows,
+                            char *scratch) {
+    size_t n = p->src->cols, row_bytes = dtype_row_bytes(p->src->dtype, n);
+    float *wide = (float *)(void *)scratch;
+    uint16_t *out = (uint16_t *)(void *)(wide + n);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        dtype_to_f32(p->src->dtype, rows + i * row_bytes, n, wide);
+        dtype_from_f32(DTYPE_BF16, wide, n, out + i * n);
     }
-    if (!row) {
-        free(all);
-        all = NULL;
-    }
-    free(row);
-    return all;
+    return out;
+}
+
+static void pack_task(void *arg, uint32_t group, uint32_t thread) {
+    const struct packing *p = arg;
+    uint32_t row = group * GROUP, left = p->m->rows - row;
+    const void *rows =
+        (const char *)p->src->data + row * dtype_row_bytes(p->src->dtype, p->src->cols);
+    if (p->scratch)
+        rows =
+            narrowed(p, rows, left < GROUP ? left : GROUP, p->scratch + thread * p->scratch_bytes);
+    p->ops->pack_group(p->m, group, rows);
 }
 
 int cpu_load(struct device *dev, enum weight which, uint32_t layer, const struct tensor *src,
@@ -35,17 +55,18 @@ int cpu_load(struct device *dev, enum weight which, uint32_t layer, const struct
     struct matrix packed = {.dtype = src->dtype, .rows = src->rows, .cols = src->cols};
     packed.int8 = dev->shape.activations == ACTIVATIONS_INT8 && dtype_block(src->dtype) > 1;
     packed.bf16 = dev->shape.activations == ACTIVATIONS_BF16 && !vector;
-    struct tensor kept = *src;
-    void *made = NULL;
-    if (packed.bf16 && !dev->ops->tiles && src->dtype != DTYPE_BF16) {
-        kept.data = made = narrowed(src);
-        kept.dtype = packed.dtype = DTYPE_BF16;
+    struct packing p = {.ops = dev->ops, .m = &packed, .src = src};
+    bool narrow = packed.bf16 && !dev->ops->tiles && src->dtype != DTYPE_BF16;
+    if (narrow) {
+        packed.dtype = DTYPE_BF16;
+        p.scratch_bytes = scratch_bytes(src->cols);
+        p.scratch = malloc(pool_threads(dev->pool) * p.scratch_bytes);
     }
     size_t bytes =
         vector ? align_up(src->cols, GROUP) * sizeof(float) : dev->ops->matrix_bytes(&packed);
-    packed.data = kept.data ? memory_take(&dev->memory, bytes) : NULL;
+    packed.data = narrow && !p.scratch ? NULL : memory_take(&dev->memory, bytes);
     if (!packed.data) {
-        free(made);
+        free(p.scratch);
         char name[WEIGHT_NAME];
         return err_set(err, ERR_NOMEM, "weights: %s: no memory for %zu bytes",
                        weight_name(which, layer, name), bytes);
@@ -53,8 +74,8 @@ int cpu_load(struct device *dev, enum weight which, uint32_t layer, const struct
     if (vector)
         memcpy(packed.data, src->data, src->cols * sizeof(float));
     else
-        dev->ops->matrix_pack(&packed, &kept);
-    free(made);
+        pool_run_unlike(dev->pool, pack_task, &p, (uint32_t)div_ceil(src->rows, GROUP));
+    free(p.scratch);
     *m = packed;
     return OK;
 }

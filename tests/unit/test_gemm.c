@@ -9,6 +9,7 @@
 #include "tests/amx/emulated.h"
 #include "tests/harness.h"
 #include "tests/unit/narrow.h"
+#include "tests/unit/pack.h"
 
 /* Tables of this machine: ref first, then the fast ones. */
 static struct {
@@ -81,7 +82,7 @@ static struct problem make_problem_for(const struct cpu_ops *ops, enum activatio
     size_t bytes = ops->matrix_bytes(&p.m);
     p.m.data = aligned_alloc(64, align_up(bytes, 64));
     memset(p.m.data, 0, bytes);
-    ops->matrix_pack(&p.m, &p.src);
+    pack_matrix(ops, &p.m, p.src.data);
     p.ldx = align_up(cols, GROUP);
     p.ldsums = p.ldx / GROUP;
     p.x = calloc(n_x * p.ldx, sizeof(float));
@@ -412,7 +413,7 @@ static void int8_extremes_do_not_saturate(void **state) {
                     memset(stored + i * block + head, worst, block - head);
                     memcpy(stored + i * block, (const uint16_t[]){0x3c00, 0}, head); /* d 1, m 0 */
                 }
-                ops->matrix_pack(&p.m, &p.src);
+                pack_matrix(ops, &p.m, p.src.data);
                 for (uint32_t k = 0; k < N * COLS; k++)
                     p.x[k] = (float)sign;
                 for (uint32_t i = 0; i < N; i++)
@@ -452,7 +453,7 @@ static void int8_extremes_of_read_only_types_do_not_saturate(void **state) {
                     if (block_has_minima(d)) memcpy(b + 2, (const uint8_t[]){0, 0x3c}, 2);
                     if (d == DTYPE_Q6_K) memset(b + 192, end & 1 ? 0x80 : 0x7f, 16);
                 }
-                ops->matrix_pack(&p.m, &p.src);
+                pack_matrix(ops, &p.m, p.src.data);
                 for (uint32_t k = 0; k < COLS; k++)
                     p.x[k] = end < ARRAY_LEN(ends) ? 1 : -1;
                 ops->quantise(p.x, 0, COLS / GROUP, COLS / GROUP, p.int8, 0);

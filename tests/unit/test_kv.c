@@ -1,5 +1,5 @@
-/* 8-bit KV: what kv_store keeps of a vector, and attention over it, against the definition in
- * cpu.h; a row's bits whatever rows share its tile. Whole models: test_forward, test_draft. */
+/* What kv_store keeps of a vector, and attention over 8-bit KV, against the definition in cpu.h; a row's
+ * bits whatever rows share its tile. Whole models: test_forward, test_draft. */
 #include "tests/unit/tiny_model.h"
 
 static struct tiny open_int8(const struct kernels *k, uint32_t head_dim) {
@@ -122,6 +122,50 @@ static void a_store_leaves_its_neighbours(void **state) {
         }
         tiny_close(&t);
     }
+}
+
+/* A head's memory in bf16 as the fast tables have it (attend_avx2.c), number by number. */
+static void put_slowly(uint16_t *head, uint32_t at, uint32_t n, const float *k, const float *v) {
+    uint32_t ep = (uint32_t)align_up(n, 16);
+    for (uint32_t i = 0; i < n; i++) {
+        head[(i / 2 * PAGE_TOKENS + at) * 2 + i % 2] = f32_to_bf16(k[i]);
+        head[PAGE_TOKENS * ep + (at / 2 * ep + i) * 2 + at % 2] = f32_to_bf16(v[i]);
+    }
+}
+
+static void vectors_in_bf16_lie_where_they_should(void **state) {
+    (void)state;
+    const uint32_t dims[] = {2, 6, 16, 18, 20, 48, 64, 128};
+    for (size_t d = 0; d < ARRAY_LEN(dims); d++)
+        for (uint32_t i = 1; i < n_tables; i++) {
+            struct tiny_options o = tiny_defaults();
+            uint32_t n = o.head_dim = dims[d];
+            o.kv = DTYPE_BF16;
+            struct tiny t = tiny_open(tables[i], &o);
+            size_t bytes = t.dev->head_bytes;
+            char *head = t.dev->kv + bytes, *expected = malloc(3 * bytes); /* with neighbours */
+            memcpy(expected, t.dev->kv, 3 * bytes);
+            struct rng rng;
+            rng_seed(&rng, n);
+            for (uint32_t round = 0; round < 100; round++) {
+                float k[128 + 16], v[128 + 16]; /* what lies behind a vector is not its own */
+                for (uint32_t j = 0; j < n + 16; j++) { /* any bits, halfway ones, not finite */
+                    uint64_t bits = rng_u64(&rng);
+                    uint32_t u[2] = {(uint32_t)bits, (uint32_t)(bits >> 32)};
+                    if (j % 5 == 1) u[0] = (u[0] & 0xffff0000) | 0x8000;
+                    if (j % 7 == 2) u[1] = u[1] | 0x7f800000;
+                    memcpy(&k[j], &u[0], 4);
+                    memcpy(&v[j], &u[1], 4);
+                }
+                uint32_t at = rng_below(&rng, PAGE_TOKENS);
+                t.dev->ops->kv_store(t.dev, head, at, k, v);
+                put_slowly((uint16_t *)(void *)(expected + bytes), at, n, k, v);
+                if (memcmp(t.dev->kv, expected, 3 * bytes) != 0)
+                    fail_msg("%s: %u numbers at %u", tables[i]->name, n, at);
+            }
+            free(expected);
+            tiny_close(&t);
+        }
 }
 
 static void store_one(struct tiny *t, const float *x, struct stored *k, struct stored *v) {
@@ -350,6 +394,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors_are_stored_as_defined_alike_in_every_table),
         cmocka_unit_test(a_store_leaves_its_neighbours),
+        cmocka_unit_test(vectors_in_bf16_lie_where_they_should),
         cmocka_unit_test(ties_go_to_even),
         cmocka_unit_test(extremes_have_an_answer),
         cmocka_unit_test(what_is_not_finite_stays_visible),

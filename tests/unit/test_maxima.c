@@ -1,5 +1,6 @@
 /* What the lm_head notes of its logits, and greedy draws by it: the tokens and the failures of a walk
  * over the whole vocabulary. */
+#include "tests/unit/pack.h"
 #include "tests/unit/tiny_model.h"
 
 enum { LONGEST = 100, SEQUENCE = 8, PERIOD = 150 };
@@ -87,8 +88,7 @@ static struct tiny open_tied(const struct kernels *k, uint32_t vocab, uint32_t p
     const struct matrix *head = cpu_weight(t.dev, WEIGHT_LM_HEAD, 0);
     void *stored = malloc(dtype_row_bytes(head->dtype, (size_t)vocab * d));
     narrow(head->dtype, w, (size_t)vocab * d, stored);
-    struct tensor src = {head->dtype, vocab, d, stored};
-    t.dev->ops->matrix_pack(head, &src); /* over what it was */
+    pack_matrix(t.dev->ops, head, stored); /* over what it was */
     free(stored);
     free(w);
     return t;

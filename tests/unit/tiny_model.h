@@ -25,6 +25,7 @@ struct tiny {
 struct tiny_options {
     enum dtype weights, kv;
     uint32_t n_threads;
+    bool pin;
     bool orthros, biases, head_norms, untied;
     uint32_t window, block_size, head_dim, vocab;
     enum activations activations;
@@ -81,6 +82,7 @@ static inline struct model_shape tiny_shape(const struct tiny_options *o, const 
                                 .max_position = o->positions ? o->positions : TINY_POSITIONS,
                                 .activations = o->activations,
                                 .deterministic = true,
+                                .pin_threads = o->pin,
                                 .rope_freq = freq,
                                 .rope_scale = 1};
 }
