@@ -191,21 +191,26 @@ static inline __m512i rounded(const float *x, uint32_t i, uint32_t n) {
     return _mm512_srli_epi32(r, 16);
 }
 
-/* avx2's layout: attend_avx2.c. A dword of V has two positions, which may be stored by two threads at
- * once: a masked store writes its own half alone. Scattering K takes twice as long as dwords do one by
- * one. */
-static void store_bf16(uint32_t *k_page, uint32_t *v_page, uint32_t at, uint32_t e, size_t ep,
-                       const float *k, const float *v) {
-    uint32_t *kd = k_page + at, *vd = v_page + at / 2 * ep, pairs[8];
+/* avx2's layout: attend_avx2.c. Dwords one by one: scattering them takes up to twice as long. */
+static void store_k_bf16(uint32_t *kd, uint32_t e, const float *k) {
+    uint32_t pairs[8];
     for (uint32_t i = 0; i < e; i += 16, kd += 8 * PAGE_TOKENS) {
         uint32_t n = e - i < 16 ? e - i : 16;
         __m256i both = _mm512_cvtepi32_epi16(rounded(k, i, e));
         _mm256_storeu_si256((__m256i *)(void *)pairs, both);
         for (uint32_t j = 0; j < n / 2; j++)
             kd[j * PAGE_TOKENS] = pairs[j];
+    }
+}
+
+/* A dword has two positions, which may be stored by two threads at once: a masked store writes its own
+ * half alone. */
+static void store_v_bf16(uint32_t *vd, bool high, uint32_t e, const float *v) {
+    for (uint32_t i = 0; i < e; i += 16) {
+        uint32_t n = e - i < 16 ? e - i : 16;
         __m512i b = rounded(v, i, e);
         b = _mm512_or_si512(b, _mm512_slli_epi32(b, 16));
-        __mmask32 own = at % 2 ? 0xaaaaaaaa : 0x55555555;
+        __mmask32 own = high ? 0xaaaaaaaa : 0x55555555;
         _mm512_mask_storeu_epi16(vd + i, own & (__mmask32)((1ull << 2 * n) - 1), b);
     }
 }
@@ -217,7 +222,8 @@ static void kv_store(const struct device *dev, void *page, uint32_t at, const fl
         return;
     }
     uint32_t *v_page = (uint32_t *)(void *)((char *)page + dev->value_bytes);
-    store_bf16(page, v_page, at, dev->shape.head_dim, dev->head_pad, k, v);
+    if (k) store_k_bf16((uint32_t *)page + at, dev->shape.head_dim, k);
+    if (v) store_v_bf16(v_page + at / 2 * dev->head_pad, at % 2, dev->shape.head_dim, v);
 }
 
 #define OPS(GEMM_INT8, NARROW, GEMM_BF16, ATTEND, ...)                                         \
