@@ -222,7 +222,7 @@ $(B)/tests/amx/test_%: $(B)/tests/unit/test_%.o $(AMX_OBJECTS) $(call obj,$(LOAD
 $(B)/tests/amx/prop_%: $(B)/tests/prop/prop_%.o $(B)/tests/prop/watch.o $(AMX_OBJECTS) $(call obj,$(LOADER)) $(TESTLIB)
 	@echo "  LINK $@"
 	$(Q)$(TESTLINK)
-$(B)/tests/amx/test_table: $(B)/tests/amx/test_table.o $(AMX_OBJECTS) $(call obj,$(LOADER)) $(TESTLIB)
+$(B)/tests/amx/test_table $(B)/tests/amx/test_golden: %: %.o $(AMX_OBJECTS) $(call obj,$(LOADER)) $(TESTLIB)
 	@echo "  LINK $@"
 	$(Q)$(TESTLINK)
 # The software beside the processor's own unit: without the tables of AMX_OBJECTS.

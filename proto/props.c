@@ -40,6 +40,7 @@ void proto_props(struct buf *out, const struct props *props) {
     add_text(out, "weight_dtype", props->weight_dtype);
     add_text(out, "kv_dtype", props->kv_dtype);
     add_text(out, "kernels", props->kernels);
+    add_text(out, "activations", props->activations);
     add_number(out, "draft_block", props->draft_block);
     add_number(out, "window", props->window);
     add_text(out, "scheduling", props->scheduling);

@@ -238,7 +238,7 @@ struct props {
     size_t n_names;
     const char *path, *architecture, *fingerprint;
     uint32_t max_model_len, vocab_size, page_size, n_pages, draft_block, window;
-    const char *weight_dtype, *kv_dtype, *kernels;
+    const char *weight_dtype, *kv_dtype, *kernels, *activations;
     struct sampling defaults;
     uint32_t max_n, max_choices, max_num_seqs, max_queued;
     uint64_t max_body_bytes;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUTES_MAX = 48, CODES_MAX = 8, LABELS_MAX = 5, VALUE_MAX = 256 };
+enum { ROUTES_MAX = 48, CODES_MAX = 8, LABELS_MAX = 7, VALUE_MAX = 256 };
 
 /* Statuses that we send; 499 is a client that left before an answer. Anything else is the last. */
 static const int STATUSES[] = {200, 204, 400, 401, 404, 405, 408, 413, 414,
@@ -445,7 +445,11 @@ static void write_process(struct page *page, const struct metrics_source *source
     label(page, "version", source->version);
     label(page, "commit", source->commit);
     label(page, "backend", source->backend);
-    if (source->model && source->model->hardware) label(page, "device", source->model->hardware);
+    if (source->model) { /* what computes is known once the model is loaded */
+        if (source->model->hardware) label(page, "device", source->model->hardware);
+        label(page, "kernels", source->model->kernel_table);
+        label(page, "activations", source->model->activations);
+    }
     label(page, "model_name", source->model_name ? source->model_name : "");
     whole(page, BUILD, 1);
 }

@@ -168,6 +168,7 @@ static void handle_props(struct exchange *ex) {
         .weight_dtype = model->weight_dtype,
         .kv_dtype = engine->kv_dtype,
         .kernels = model->kernel_table,
+        .activations = model->activations,
         .max_n = server->limits.max_n,
         .max_choices = server->limits.max_choices,
         .max_num_seqs = engine->max_num_seqs,

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from geryon import EOS, SLOW, reset, script
+from geryon import EOS, GOLDEN, SLOW, reset, run_cli, script
 from prometheus_client.parser import text_string_to_metric_families
 
 LETTERS = list("abcdefghijklmnopqrstuvwxyz")
@@ -106,6 +106,20 @@ def test_s12_01_names(serve):
         assert full("device_memory_bytes", kind=kind) > 0
 
 
+@pytest.mark.parametrize("dtype, activations", [("q8_0", "int8"), ("q8_0", "f32"), ("bf16", "bf16")])
+@pytest.mark.parametrize("table", ["auto", "ref"])
+def test_what_computes_is_the_same_wherever_it_is_told(serve, table, dtype, activations):
+    flags = ["--cpu-table", table, "--dtype", dtype, "--activations", activations]
+    server = serve(GOLDEN / "qwen3-single-standard-none", *flags)
+    ready = dict(re.findall(r"(\w+)=(\S+)", re.search(r"^.*event=ready .*$", server.log(), re.M)[0]))
+    assert ready["activations"] == activations and table in ("auto", ready["kernels"])
+    assert Scrape(server)("build_info", kernels=ready["kernels"], activations=activations) == 1
+    props = server.get("/props").json
+    assert (props["kernels"], props["activations"]) == (ready["kernels"], activations)
+    inspected = run_cli("inspect", "--model", GOLDEN / "qwen3-single-standard-none", *flags).stdout.decode()
+    assert re.search(rf"^kernels +{ready['kernels']}, {activations} activations$", inspected, re.M)
+
+
 def test_served_while_loading_without_a_key(serve):
     server = serve(script(["a"], load_ms=1500), "--api-key", "k", "--served-model-name", "m", ready=False)
     refused = server.complete(max_tokens=1)
@@ -113,6 +127,7 @@ def test_served_while_loading_without_a_key(serve):
     loading = Scrape(server)
     check_format(loading.text)
     assert 0 <= loading("model_load_progress") < 1
+    assert loading("build_info") == 1 and "kernels=" not in loading.text
     assert loading("vllm:num_requests_waiting", model_name="m") == 0
     assert server.post("/v1/completions", {"prompt": "x"},
                        headers={"Authorization": "Bearer k"}).status == 503

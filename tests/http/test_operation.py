@@ -112,6 +112,7 @@ def test_props(serve):
     assert props["max_model_len"] == server.get("/v1/models").json["data"][0]["max_model_len"] == 160
     assert (props["page_size"], props["n_pages"], props["draft_block"]) == (16, 10, 4)
     assert props["vocab_size"] == len(LETTERS) + 1 and props["weight_dtype"] == "f32" == props["kv_dtype"]
+    assert props["activations"] == "f32" and f"kernels={props['kernels']} " in server.log()
     assert props["defaults"]["temperature"] == 1 and props["defaults"]["top_k"] == 0 and props["defaults"]["n"] == 1
     assert props["limits"]["max_num_seqs"] == 3 and props["limits"]["max_body_bytes"] == 1 << 20
     assert "for m in messages" in props["chat_template"]

@@ -12,7 +12,8 @@
 
 static const struct engine_info ENGINE = {
     .page_tokens = 16, .n_pages = 128, .draft_block = 8, .kv_bytes = 4096, .workspace_bytes = 99};
-static const struct model_info MODEL = {.weight_bytes = 1234, .hardware = "Device 5"};
+static const struct model_info MODEL = {
+    .weight_bytes = 1234, .hardware = "Device 5", .kernel_table = "avx9", .activations = "int8"};
 
 static struct metrics_source source_of(const struct engine_gauges *gauges, bool loaded) {
     return (struct metrics_source){
@@ -221,13 +222,15 @@ static void before_the_model_only_what_is_known_is_said(void **state) {
     buf_free(&page);
     source = source_of(&gauges, true);
     page = page_of(metrics, &source);
-    assert_true(has(&page, ",backend=\"cpu\",device=\"Device 5\","));
+    assert_true(has(&page, ",backend=\"cpu\",device=\"Device 5\",kernels=\"avx9\","
+                           "activations=\"int8\",model_name="));
     buf_free(&page);
     source = source_of(&gauges, false);
     source.model_name = "early";
     page = page_of(metrics, &source);
     assert_true(has(&page, "vllm:num_requests_waiting{model_name=\"early\"} 0\n"));
     assert_false(has(&page, "vllm:cache_config_info"));
+    assert_false(has(&page, "kernels=") || has(&page, "activations="));
     buf_free(&page);
     metrics_destroy(metrics);
 }

@@ -308,6 +308,7 @@ static void props_tell_defaults_and_limits(void **state) {
                           .weight_dtype = "f32",
                           .kv_dtype = "q8_0",
                           .kernels = "ref",
+                          .activations = "bf16",
                           .max_n = 16,
                           .max_choices = 128,
                           .scheduling = "priority"};
@@ -332,6 +333,8 @@ static void props_tell_defaults_and_limits(void **state) {
     assert_int_equal(value_get(limits, "logit_bias")->integer, LOGIT_BIAS_MAX);
     assert_int_equal(value_get(limits, "cache_salt_bytes")->integer, CACHE_SALT_BYTES_MAX);
     assert_string_equal(value_get(&root, "scheduling")->text, "priority");
+    assert_string_equal(value_get(&root, "kernels")->text, "ref");
+    assert_string_equal(value_get(&root, "activations")->text, "bf16");
     arena_destroy(arena);
     buf_free(&buf);
 }
