@@ -92,8 +92,8 @@ struct model_costs {
 void model_costs(const struct model *model, struct model_costs *out);
 
 /* What this machine reaches at best on n_threads threads (0: all it may use) in the instructions of
- * the model's kernels: bytes a second read from memory, float32 operations a second. Takes some
- * tenths of a second. */
+ * the model's kernels: bytes a second read from memory, operations a second in the products that
+ * model_info's `activations` stand for. Takes some tenths of a second. */
 int model_peaks(const struct model *model, uint32_t n_threads, double *bytes_per_s,
                 double *flops_per_s, struct err *err);
 

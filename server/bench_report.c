@@ -153,8 +153,9 @@ void bench_markdown(const struct bench *b, struct buf *out) {
     if (b->model->window) buf_fmt(out, ", window %u", b->model->window);
     if (b->engine->draft_block) buf_fmt(out, ", draft blocks of %u", b->engine->draft_block);
     if (b->synthetic) buf_str(out, ", random weights");
-    buf_fmt(out, "\n\n%s: reads %.1f GB/s, multiply-adds %.0f GFLOP/s (best of this run).",
-            b->hardware, b->peak_bytes_per_s / 1e9, b->peak_flops_per_s / 1e9);
+    buf_fmt(out, "\n\n%s: reads %.1f GB/s, %s products %.0f GFLOP/s (best of this run).",
+            b->hardware, b->peak_bytes_per_s / 1e9, b->model->activations,
+            b->peak_flops_per_s / 1e9);
     buf_fmt(out, " Resident memory %.0f MiB.\n", (double)b->resident_bytes / (1 << 20));
     if (b->forced_window || b->forced_accept)
         buf_fmt(out, "\n**%s given: figures are for timing only, the text is not the model's.**\n",
