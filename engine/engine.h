@@ -235,6 +235,10 @@ bool engine_next_event(struct engine *engine, struct event *out);
  * clock that never goes back; results never depend on it. Not while the thread runs. */
 int engine_step(struct engine *engine, uint64_t now_us);
 
+/* For measuring what drafts are worth: texts go on as with DRAFTS_OFF, and nothing is learned from
+ * them, until told otherwise. By the thread that steps, while no request is live. */
+void engine_pause_drafts(struct engine *engine, bool paused);
+
 /* Run steps on a thread of the engine's own; notify(arg) is called from that thread after a step
  * that made events (it must only wake the loop). Sleeps while there is nothing to do. */
 int engine_start(struct engine *engine, void (*notify)(void *arg), void *arg, struct err *err);

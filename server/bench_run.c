@@ -17,6 +17,8 @@ struct seen {
 struct totals {
     uint64_t prefill_steps, decode_steps, draft_forwards; /* the last: of the engine */
     uint64_t draft_passes, verify_passes, n_accepted, n_rejected;
+    uint64_t forwards[FORWARD_KINDS];
+    double forward_s[FORWARD_KINDS];
 };
 
 struct bench_runner {
@@ -89,7 +91,8 @@ static int32_t prompt_token(const struct bench_case *c, uint32_t rep, uint32_t s
     return (int32_t)((x >> 32) % vocab_size);
 }
 
-static int submit(struct bench_runner *r, const struct bench_case *c, uint32_t rep,
+/* A plain repetition has the texts of its pair, but none may find the other's pages. */
+static int submit(struct bench_runner *r, const struct bench_case *c, uint32_t rep, bool plain,
                   struct err *err) {
     for (uint32_t s = 0; s < c->batch; s++) {
         struct request *request = &r->requests[s];
@@ -101,6 +104,8 @@ static int submit(struct bench_runner *r, const struct bench_case *c, uint32_t r
         sampling_defaults(&request->sampling);
         request->sampling.temperature = 0;
         request->sampling.ignore_eos = true;
+        request->salt[0] = 'p';
+        request->salt_len = plain;
         r->seen[s] = (struct seen){0};
         int rc = engine_submit(r->engine, request, err);
         if (rc) return rc;
@@ -135,12 +140,21 @@ static bool take_events(struct bench_runner *r, struct bench_case *c, double *ga
     return well;
 }
 
+/* sign -1 before, 1 after: the difference stays. */
+static void count_forwards(struct totals *totals, const struct engine_gauges *gauges, int sign) {
+    totals->draft_forwards += (uint64_t)sign * gauges->draft_forwards;
+    for (int kind = 0; kind < FORWARD_KINDS; kind++) {
+        totals->forwards[kind] += (uint64_t)sign * gauges->forwards[kind];
+        totals->forward_s[kind] += sign * gauges->step_seconds[kind].sum;
+    }
+}
+
 static int run_steps(struct bench_runner *r, struct bench_case *c, double *gaps,
                      struct totals *totals, struct err *err) {
     struct engine_gauges gauges;
     engine_gauges(r->engine, &gauges);
     uint64_t all_begun = gauges.generated_tokens + c->batch;
-    totals->draft_forwards -= gauges.draft_forwards;
+    count_forwards(totals, &gauges, -1);
     bool decoding = false;
     for (uint32_t n_left = c->batch; n_left;) {
         bool decodes = gauges.generated_tokens >= all_begun;
@@ -157,7 +171,7 @@ static int run_steps(struct bench_runner *r, struct bench_case *c, double *gaps,
             return err_set(err, ERR_DEVICE, "the engine could not finish a text");
         engine_gauges(r->engine, &gauges);
     }
-    totals->draft_forwards += gauges.draft_forwards;
+    count_forwards(totals, &gauges, 1);
     return OK;
 }
 
@@ -246,35 +260,107 @@ static bool fits(const struct bench *bench, struct bench_case *c) {
     return !c->skipped[0];
 }
 
+/* What the repetitions leave until all are done. */
+struct reps {
+    double *gaps, *values;
+    struct rep_figures figures;
+    struct totals totals;
+};
+
+static int reps_init(struct reps *reps, const struct bench_case *c, struct err *err) {
+    size_t n_gaps = (size_t)c->reps * c->batch * c->gen_tokens;
+    *reps = (struct reps){.gaps = calloc(n_gaps, sizeof *reps->gaps),
+                          .values = calloc((size_t)c->reps * 3, sizeof *reps->values)};
+    if (!reps->gaps || !reps->values)
+        return err_set(err, ERR_NOMEM, "no memory for %zu times", n_gaps);
+    double *v = reps->values;
+    reps->figures = (struct rep_figures){v, v + c->reps, v + 2 * (size_t)c->reps};
+    return OK;
+}
+
+static void reps_fini(struct reps *reps) {
+    free(reps->gaps);
+    free(reps->values);
+}
+
+static int run_rep(struct bench_runner *r, struct bench_case *c, uint32_t rep, bool plain,
+                   struct reps *reps, struct err *err) {
+    uint64_t begun_us = clock_us();
+    engine_pause_drafts(r->engine, plain);
+    int rc = submit(r, c, rep, plain, err);
+    if (rc == OK) rc = run_steps(r, c, reps->gaps, &reps->totals, err);
+    if (rc == OK) measure_rep(r, c, rep, begun_us, &reps->figures, &reps->totals);
+    engine_pause_drafts(r->engine, false);
+    return rc;
+}
+
+/* With pairs: A B B A, so that neither gains by a machine that grows slower or faster. */
+static int run_reps(struct bench_runner *r, struct bench_case *c, struct reps *drafting,
+                    struct reps *plain, struct err *err) {
+    struct bench_case aside = *c; /* takes what is not told of the plain ones */
+    bool paired = r->bench->paired;
+    int rc = OK;
+    for (uint32_t rep = 0; rc == OK && rep < c->reps; rep++) {
+        bool plain_first = paired && rep % 2 == 0;
+        if (plain_first) rc = run_rep(r, &aside, rep, true, plain, err);
+        if (rc == OK) rc = run_rep(r, c, rep, false, drafting, err);
+        if (rc == OK && paired && !plain_first) rc = run_rep(r, &aside, rep, true, plain, err);
+    }
+    return rc;
+}
+
+static int compare(struct bench_case *c, const double *drafting, double *plain, struct err *err) {
+    struct bench_paired *p = &c->paired;
+    double *sorted = calloc(c->reps, sizeof *sorted);
+    p->ratios = calloc(c->reps, sizeof *p->ratios);
+    int rc = sorted && p->ratios ? OK : err_set(err, ERR_NOMEM, "no memory for %u pairs", c->reps);
+    for (uint32_t i = 0; rc == OK && i < c->reps; i++)
+        sorted[i] = p->ratios[i] = plain[i] > 0 ? drafting[i] / plain[i] : 0;
+    if (rc == OK) {
+        p->median = spread_of(sorted, c->reps).median;
+        p->q1 = percentile(sorted, c->reps, 0.25);
+        p->q3 = percentile(sorted, c->reps, 0.75);
+        p->plain_tokens_per_s = spread_of(plain, c->reps);
+    }
+    free(sorted);
+    return rc;
+}
+
+static void summarise(struct bench_case *c, struct reps *reps) {
+    const struct totals *t = &reps->totals;
+    qsort(reps->gaps, c->n_gaps, sizeof *reps->gaps, ascending);
+    c->gap_ms_p50 = percentile(reps->gaps, c->n_gaps, 0.50);
+    c->gap_ms_p95 = percentile(reps->gaps, c->n_gaps, 0.95);
+    c->gap_ms_p99 = percentile(reps->gaps, c->n_gaps, 0.99);
+    c->prefill.tokens_per_s = spread_of(reps->figures.prefill, c->reps);
+    c->decode.tokens_per_s = spread_of(reps->figures.decode, c->reps);
+    c->first_token_ms = spread_of(reps->figures.first_token, c->reps);
+    c->prompt_total = (uint64_t)c->prompt_tokens * c->batch * c->reps;
+    c->output_total = (uint64_t)c->gen_tokens * c->batch * c->reps;
+    for (int kind = 0; kind < FORWARD_KINDS; kind++)
+        if (t->forwards[kind])
+            c->forward_ms[kind] = t->forward_s[kind] * 1e3 / (double)t->forwards[kind];
+}
+
 int bench_run(struct bench_runner *r, struct bench_case *c, struct err *err) {
     if (!fits(r->bench, c)) return OK;
-    size_t n_gaps = (size_t)c->reps * c->batch * c->gen_tokens;
-    double *gaps = calloc(n_gaps, sizeof *gaps),
-           *values = calloc((size_t)c->reps * 3, sizeof *values);
-    struct totals totals = {0};
-    int rc = gaps && values ? OK : err_set(err, ERR_NOMEM, "no memory for %zu times", n_gaps);
-    struct rep_figures figures = {values, values + c->reps, values + 2 * (size_t)c->reps};
-    for (uint32_t rep = 0; rc == OK && rep < c->reps; rep++) {
-        uint64_t begun_us = clock_us();
-        rc = submit(r, c, rep, err);
-        if (rc == OK) rc = run_steps(r, c, gaps, &totals, err);
-        if (rc == OK) measure_rep(r, c, rep, begun_us, &figures, &totals);
-    }
+    struct reps drafting, plain = {0};
+    int rc = reps_init(&drafting, c, err);
+    if (rc == OK && r->bench->paired) rc = reps_init(&plain, c, err);
+    if (rc == OK) rc = run_reps(r, c, &drafting, &plain, err);
+    if (rc == OK && r->bench->paired)
+        rc = compare(c, drafting.figures.decode, plain.figures.decode, err);
     if (rc == OK) {
-        qsort(gaps, c->n_gaps, sizeof *gaps, ascending);
-        c->gap_ms_p50 = percentile(gaps, c->n_gaps, 0.50);
-        c->gap_ms_p95 = percentile(gaps, c->n_gaps, 0.95);
-        c->gap_ms_p99 = percentile(gaps, c->n_gaps, 0.99);
-        c->prefill.tokens_per_s = spread_of(figures.prefill, c->reps);
-        c->decode.tokens_per_s = spread_of(figures.decode, c->reps);
-        c->first_token_ms = spread_of(figures.first_token, c->reps);
-        c->prompt_total = (uint64_t)c->prompt_tokens * c->batch * c->reps;
-        c->output_total = (uint64_t)c->gen_tokens * c->batch * c->reps;
-        price(r->bench, c, &totals);
+        price(r->bench, c, &drafting.totals);
+        summarise(c, &drafting);
     }
-    free(gaps);
-    free(values);
+    reps_fini(&drafting);
+    reps_fini(&plain);
     return rc;
+}
+
+void bench_case_fini(struct bench_case *c) {
+    free(c->paired.ratios);
 }
 
 /* ---- perplexity -------------------------------------------------------------------------------- */

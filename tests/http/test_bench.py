@@ -109,6 +109,29 @@ def test_kept_proposals_can_be_stated():
     assert "**--accept was given" in text
 
 
+def test_pairs_compare_texts_with_and_without_drafts(tmp_path):
+    """Both of a pair are computed whole: neither finds pages of the other. The figures are of those with drafts."""
+    trace = tmp_path / "trace.json"
+    report = bench("--model", DRAFTS, "--prompt-tokens", 40, "--gen-tokens", 25, "--batch", 2, "--reps", 3, "--drafts", 8,
+                   "--accept", 3, "--paired", "--trace", trace)
+    case = report["cases"][0]
+    pairs = case["without_drafts"]
+    assert case["total_output_tokens"] == 150 and case["accepted_length"] == pytest.approx(4, abs=0.2)
+    over = pairs["speed_over_it"]
+    assert len(over["of_each"]) == 3 and sorted(over["of_each"]) == pytest.approx(
+        [over["q1"], over["median"], over["q3"]])
+    assert pairs["tokens_per_second"]["min"] > 0
+    assert case["forward_ms"]["draft"] > 0 and case["forward_ms"]["verify"] > 0
+    steps = [json.loads(line)["rows"] for line in trace.read_text().splitlines()]
+    warm = 16  # tokens of the prompt that runs first, itself a pair
+    assert sum(rows["prefill"] for rows in steps) == 2 * (3 * 2 * 40 + warm)
+    # After each prompt: does it draft?
+    turns = [after["draft"] > 0 for before, after in zip(steps, steps[1:]) if before["prefill"] and not after["prefill"]]
+    assert turns == [False, True] + [False, True, True, False, False, True]
+    text = run_cli("bench", "--model", DRAFTS, *map(str, SMALL), "--paired").stdout.decode()
+    assert "| prompt | batch | decode tokens/s without drafts |" in text
+
+
 def test_weights_are_counted_once_for_each_forward_that_was():
     """Adaptive drafts that keep nothing soon stop: their forwards are not read with every token."""
     def bytes_per_token(drafts):
@@ -187,6 +210,8 @@ def test_a_named_shape_runs_with_random_weights(extra):
     (2, ["--model", PLAIN, "--prompt-tokens", "0"], "--prompt-tokens"),
     (2, ["--synthetic", "qwen3-8b", "--perplexity", "x"], "--perplexity"),
     (1, ["--model", DRAFTS, *SMALL, "--drafts", "off", "--accept", "1"], "--accept"),
+    (1, ["--model", PLAIN, *SMALL, "--paired"], "--paired"),
+    (2, ["--model", DRAFTS, *SMALL, "--gen-tokens", 1, "--paired"], "--gen-tokens"),
     (1, ["--synthetic", "qwen3-8b,msar=4"], "msar=4"),
     (1, ["--synthetic", "nonsense"], "nonsense"),
     (1, ["--model", PLAIN, "--prompt-tokens", "99999"], "--prompt-tokens 99999"),
@@ -218,7 +243,8 @@ def test_http_load_counts_every_token(serve):
 
 
 # A stand-in for the binary: speeds that follow from its flags, so that what the report makes of them is
-# known. A prompt of n takes n ms + n^2 us, avx2 twice that; a draft cycle costs 1 + B / 4 steps, adaptive 1.25.
+# known. A prompt of n takes n ms + n^2 us, avx2 twice that; a draft cycle costs 1 + B / 4 steps, a quarter of it
+# the draft forward, adaptive 1.25. Every other pair says a tenth more. bf16 never meets int8.
 FAKE_GERYON = """#!{python}
 import json, sys
 words = sys.argv[1:]
@@ -232,13 +258,19 @@ drafts = flag.get("--drafts", "off")
 steps = 1 if drafts == "off" else 1.25 if drafts == "auto" else 1 + int(drafts) / 4
 windowed = "window=512" in flag.get("--synthetic", "")
 prefill = 1 / (1e-3 + (0 if windowed else 1e-6 * n)) / slow
+bf16 = "bf16" in (flag.get("--dtype") or flag["--model"])
+how = "f32" if bf16 and flag["--activations"] == "int8" else flag["--activations"]
+flops = 4e10 if how == "int8" else 1e10
+pairs = {{"without_drafts": {{"speed_over_it": {{"of_each": [kept / steps * (1 + i % 2 / 10)
+                                                    for i in range(int(flag["--reps"]))]}}}}}}
 def phase(speed):
     return {{"tokens_per_second": {{"median": speed}}, "bytes_per_token": 1e7, "flops_per_token": 1e6}}
 print(json.dumps({{"commit": "abc", "machine": {{"cpu": "fake", "read_bytes_per_second": 4e9 / slow,
-    "multiply_add_flops_per_second": 1e10}},
-    "engine": {{"kernel_table": flag["--cpu-table"], "activations": flag["--activations"]}},
+    "multiply_add_flops_per_second": flops}},
+    "engine": {{"kernel_table": flag["--cpu-table"], "activations": how}},
     "cases": [{{"prompt_tokens": n, "batch": int(flag["--batch"]), "prefill": phase(prefill),
-                "decode": phase(100 * kept / steps), "accepted_length": kept}}]}}))
+                "decode": phase(100 * kept / steps), "accepted_length": kept,
+                "forward_ms": {{"draft": steps / 4, "verify": steps * 3 / 4}}}} | (pairs if "--paired" in words else {{}})]}}))
 """
 FAKE_LLAMA_BENCH = """#!{python}
 import json, sys
@@ -246,7 +278,9 @@ words = sys.argv[1:]
 flag = dict(zip(words[::2], words[1::2]))
 open("{calls}", "a").write("llama " + " ".join(words) + chr(10))
 n = int(flag["-p"])
-print(json.dumps([{{"avg_ts": 1 / (2e-3 + 4e-6 * n) if n else 25}}]))
+print(json.dumps([{{"avg_ts": 1 / (2e-3 + 4e-6 * n) if n else 25, "build_commit": "feed", "build_number": 7,
+    "cpu_info": "fake", "backends": "CPU", "n_threads": int(flag["-t"]), "flash_attn": -1, "type_k": "f16",
+    "type_v": "f16", "model_filename": "x"}}]))
 """
 
 
@@ -257,9 +291,9 @@ def fake(path, text, calls):
     return path
 
 
-def report_of(tmp_path, *args):
+def report_of(tmp_path, *args, model=PLAIN):
     calls = tmp_path / "calls"
-    done = run_script("bench.py", "--geryon", fake(tmp_path / "geryon", FAKE_GERYON, calls), "--model", PLAIN,
+    done = run_script("bench.py", "--geryon", fake(tmp_path / "geryon", FAKE_GERYON, calls), "--model", model,
                       "--out", tmp_path / "out", "--threads", 2, *args)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/bench.md").read_text() == done.stdout
@@ -276,7 +310,7 @@ def test_a_report_compares_each_arithmetic_in_turns(tmp_path):
     fast, slow = rows["avx512 int8", "prefill 1000"], rows["avx2 int8", "prefill 1000"]
     assert fast["geryon"] == pytest.approx([500, 500]) and fast["llamacpp"] == pytest.approx([1e3 / 6] * 2)
     assert fast["ratio"] == pytest.approx(3) and slow["ratio"] == pytest.approx(1.5)
-    assert fast["limit"] == "FLOP" and fast["share"] == pytest.approx(500 * 1e6 / 1e10)
+    assert fast["limit"] == "FLOP" and fast["share"] == pytest.approx(500 * 1e6 / 4e10)
     linear, quadratic = (rows["avx512 int8", f"prefill, {term} term"] for term in ("linear", "quadratic"))
     assert linear["geryon_median"] == pytest.approx(1000) and quadratic["geryon_median"] == pytest.approx(1000)
     assert linear["ratio"] == pytest.approx(2) and quadratic["ratio"] == pytest.approx(4)
@@ -299,15 +333,58 @@ def test_a_report_of_a_busy_machine_says_so(monkeypatch):
         assert ("Others were busy" in text) == busy
 
 
+def test_a_report_says_which_peer_it_was(tmp_path):
+    """Also where no group asked llama-bench for a speed."""
+    fake(tmp_path / "bin/llama-bench", FAKE_LLAMA_BENCH, tmp_path / "calls")
+    report, calls, text = report_of(tmp_path, "--llamacpp", tmp_path, "--groups", "linear", "--linear", "100", "--rounds", 1)
+    assert report["peer"] == {"build_commit": "feed", "build_number": 7, "cpu_info": "fake", "backends": "CPU",
+                              "n_threads": 2, "flash_attn": -1, "type_k": "f16", "type_v": "f16"}
+    assert sum(call.startswith("llama") for call in calls) == 1
+    assert ("llama.cpp: build 7 (feed), fake, backends CPU, 2 threads, flash attention auto, KV f16 / f16." in
+            text.splitlines())
+
+
+def test_rows_are_named_by_what_was_computed(tmp_path):
+    """bf16 weights asked to meet int8 meet f32, and go beside the peak of that."""
+    report, _, text = report_of(
+        tmp_path, "--groups", "linear,drafts", "--tables", "avx512", "--arithmetic", "int8", "--rounds", 1,
+        "--linear", "100", "--linear-dtype", "bf16", "--draft-dtypes", "bf16,q8_0", "--blocks", "4",
+        "--block-accept", "0", "--adaptive-accept", "0")
+    assert {row["arithmetic"] for row in report["linear"]} == {"avx512 f32"}
+    assert {(row["arithmetic"], row["dtype"]) for row in report["drafts"]} == {
+        ("avx512 f32", "bf16"), ("avx512 int8", "q8_0")}
+    assert {name: peaks["flops_per_second"] for name, peaks in report["peaks"].items()} == {
+        "avx512 f32": 1e10, "avx512 int8": 4e10}
+    assert "| avx512 f32 | window 512 | 100 |" in text and "| avx512 int8 | window" not in text
+
+
+def test_the_model_at_hand_names_its_rows(tmp_path):
+    """Two that were asked for and come to the same arithmetic share a row."""
+    report, _, _ = report_of(tmp_path, "--groups", "prefill", "--tables", "avx512", "--arithmetic", "int8,f32", "--rounds",
+                             2, "--prompts", "1000", model="bf16.gguf")
+    (row,) = report["rows"]
+    assert row["arithmetic"] == "avx512 f32" and row["geryon"] == pytest.approx([500] * 4)
+    assert row["share"] == pytest.approx(500 * 1e6 / 1e10) and set(report["peaks"]) == {"avx512 f32"}
+
+
 def test_a_report_prices_drafts_in_steps(tmp_path):
-    report, _, text = report_of(tmp_path, "--groups", "drafts", "--tables", "avx512", "--arithmetic", "f32", "--rounds", 1,
-                                "--draft-dtypes", "bf16", "--blocks", "2,8", "--block-accept", "0,3",
-                                "--adaptive-accept", "0,3")
-    found = {(row["kind"], row["drafts"], row["accept"]): row["median"] for row in report["drafts"]}
-    assert found == pytest.approx({("cycle", 2, 0): 1.5, ("cycle", 8, 0): 3, ("cycle", 8, 3): 3,
-                                   ("adaptive", "auto", 0): 0.8, ("adaptive", "auto", 3): 3.2})
-    assert "| avx512 f32 | bf16 | blocks of 8 | 3 | 3.00 | 1.33 |" in text
-    assert "| avx512 f32 | bf16 | adaptive | 0 |  | 0.80 |" in text
+    report, calls, text = report_of(tmp_path, "--groups", "drafts", "--tables", "avx512", "--arithmetic", "f32",
+                                    "--rounds", 1, "--draft-dtypes", "bf16", "--blocks", "2,8", "--block-accept", "0,3",
+                                    "--adaptive-accept", "0,3", "--draft-pairs", 5, "--block-pairs", 1)
+    found = {(row["kind"], row["drafts"], row["accept"]): row for row in report["drafts"]}
+    assert {key: row["median"] for key, row in found.items()} == pytest.approx({
+        ("cycle", 2, 0): 1.5, ("cycle", 8, 0): 3, ("cycle", 8, 3): 3, ("adaptive", "auto", 0): 0.8,
+        ("adaptive", "auto", 3): 3.2})
+    kept = found["adaptive", "auto", 3]
+    assert kept["values"] == pytest.approx([3.2, 3.52, 3.2, 3.52, 3.2])
+    assert kept["q1"] == pytest.approx(3.2) and kept["q3"] == pytest.approx(3.52)
+    assert "The lowest is 0.80: avx512 f32, bf16, 0 kept." in text and "of 5 pairs" in text
+    assert "| arithmetic | weights | 0 kept a cycle | 3 kept a cycle |" in text
+    assert "| avx512 f32 | bf16 | 0.80 (0.80-0.88) | 3.20 (3.20-3.52) |" in text
+    assert "| arithmetic | weights | kept | B = 2 | B = 8 |" in text
+    assert "| avx512 f32 | bf16 | 0 | 1.50 (0.38 + 1.12) | 3.00 (0.75 + 2.25) |" in text
+    assert "| avx512 f32 | bf16 | 3 |  | 3.00 (0.75 + 2.25) |" in text
+    assert all("--paired" in call for call in calls if "smollm2" in call)
 
 
 def test_long_prompts_have_a_table_of_their_own(tmp_path):
