@@ -303,7 +303,10 @@ check: ## test with -Werror, lint, format, the suite under ASan+UBSan and TSan, 
 
 # ---- benchmarks ---------------------------------------------------------------------------------
 
-.PHONY: bench bench-kernels
+.PHONY: bench bench-kernels llamacpp
+llamacpp: ## build/llamacpp: the llama.cpp of PyPI's llama-cpp-python, for bench LLAMACPP_DIR=build/llamacpp; JOBS=N
+	@tests/tools/deps.sh peer
+	@JOBS="$(JOBS)" tests/bench/get-llamacpp.sh
 bench: ## build/bench/: speed offline and over HTTP; LLAMACPP_DIR=PATH beside llama.cpp; MODEL=PATH BENCHFLAGS=..
 	@tests/tools/deps.sh run
 	@$(SUBMAKE) -j2 all

@@ -6,7 +6,8 @@ machine does falls on all; figures are medians (least-most) over the rounds, and
   tests/bench/bench.py --model models/SmolLM2-135M-Instruct.Q4_1.gguf --llamacpp DIR \\
                        --tables avx512,avx2 --arithmetic int8,f32 --groups prefill,decode,http
 
-DIR holds llama-bench or llama-server or both, in itself or in bin/. Groups (a module each, or several):
+DIR holds llama-bench or llama-server or both, in itself, in bin/ or in build/bin/; `make llamacpp` makes
+one. Groups (a module each, or several):
 
   prefill    prompts of several lengths, and seconds = a n + b n^2 fitted to them      offline.py
   decode     one sequence behind a context of several depths                           offline.py
