@@ -59,8 +59,9 @@ static float multiply_add_int8(uint32_t rounds) {
         for (int k = 0; k < NARROW; k++) {
 #pragma GCC unroll 4
             for (int i = 0; i < CHAINS_INT8; i++) {
-                __asm__("" : "+x"(x)); /* for all the compiler knows another one each time */
                 u[i] = _mm256_add_epi16(u[i], _mm256_maddubs_epi16(w, x));
+                /* For all the compiler knows both are others now: nothing is left out or moved. */
+                __asm__("" : "+x"(x), "+x"(u[i]));
             }
         }
 #pragma GCC unroll 4

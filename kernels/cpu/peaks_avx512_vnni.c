@@ -6,15 +6,19 @@
 enum { CHAINS = 12 }; /* vpdpbusd takes as long as a multiply-add: peaks_avx2.c */
 
 static float multiply_add(uint32_t rounds) {
-    __m512i w = _mm512_set1_epi8(1), x = w, acc[CHAINS];
-    __asm__("" : "+v"(w), "+v"(x)); /* numbers that no compiler knows */
+    const __m512i w = _mm512_set1_epi8(1);
+    __m512i x = w, acc[CHAINS];
 #pragma GCC unroll 12
     for (int i = 0; i < CHAINS; i++)
         acc[i] = _mm512_setzero_si512();
     for (uint32_t r = 0; r < rounds; r++) {
 #pragma GCC unroll 12
-        for (int i = 0; i < CHAINS; i++)
+        for (int i = 0; i < CHAINS; i++) {
+            __asm__(
+                ""
+                : "+v"(x)); /* for all the compiler knows another one each time: no chains merge */
             acc[i] = _mm512_dpbusd_epi32(acc[i], w, x);
+        }
     }
     __m512i sum = acc[0];
 #pragma GCC unroll 12
