@@ -412,4 +412,4 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
 	@echo "  later parts:  sim test-clients"
 
--include $(shell find build \( -path build/deploy -o -path build/venv \) -prune -o -name '*.d' -print 2>/dev/null)
+-include $(shell find build \( -path build/deploy -o -path build/venv -o -path build/llamacpp \) -prune -o -name '*.d' -print 2>/dev/null)

@@ -106,7 +106,7 @@ def parse():
     add("--draft-shape", default="smollm2-135m", help="group drafts: geryon's --synthetic")
     add("--draft-dtypes", type=comma(str), default=["bf16", "q8_0", "q4_0"])
     add("--draft-gen", type=int, default=96, help="group drafts: tokens of an answer of adaptive drafts")
-    add("--draft-pairs", type=int, default=10, help="and how often one with drafts stands beside one without")
+    add("--draft-pairs", type=int, default=8, help="and how often one with drafts stands beside one without")
     add("--block-pairs", type=int, default=3, help="the same for fixed blocks")
     add("--blocks", type=comma(int), default=[2, 4, 8, 16, 32], help="group drafts: rows of a fixed block")
     add("--block-accept", type=comma(int), default=[0], help="proposals that a fixed block keeps")

@@ -488,31 +488,68 @@ def test_each_product_has_a_line_with_its_price():
         assert line["bytes"] == n * k * per_block[0] / per_block[1]
 
 
+def test_the_mlp_has_lines_with_its_price():
+    lines = kernel_lines("--groups", "gemm", "--tables", "avx2,ref", "--activations", "f32,int8", "--dtypes",
+                         "q4_1,q4_k,bf16", "--rows", "1,20", "--shapes", "mlp")
+    assert {(line["activations"], line["dtype"], line["rows"]) for line in lines} == {  # q4_k has blocks of 256
+        (how, dtype, n) for how, dtype in (("f32", "q4_1"), ("f32", "bf16"), ("int8", "q4_1")) for n in (1, 20)}
+    for line in lines:
+        numbers = 3 * 576 * 1536
+        assert line["group"] == "mlp" and line["flops"] == 2 * line["rows"] * numbers
+        assert line["bytes"] == numbers * {"bf16": 2, "q4_1": 20 / 32}[line["dtype"]]
+
+
 def test_attention_has_lines_with_their_price():
     lines = kernel_lines("--groups", "attend", "--activations", "f32", "--kv", "bf16,q8_0", "--contexts", "256,512",
-                         "--layers", 2, "--threads", 1)
+                         "--layers", 2, "--threads", 1, "--windows", "0,300")
     for table in {line["table"] for line in lines}:
         found = {(line["dtype"], line["shape"], line["rows"]): line for line in lines if line["table"] == table}
         assert set(found) == {(kv, f"context {n}", rows)
-                              for kv in ("bf16", "q8_0") for n in (256, 512) for rows in (1, 256)}
+                              for kv in ("bf16", "q8_0") for n in ("256", "512", "512 window 300")
+                              for rows in (1, 256)}
         assert found["bf16", "context 512", 1]["flops"] == 4 * 512 * 9 * 64
         assert found["bf16", "context 512", 1]["bytes"] == 512 * 2 * 3 * 64 * 2
         attended = 256 * 256 + 256 * 257 / 2
         assert found["q8_0", "context 512", 256]["flops"] == 4 * attended * 9 * 64
+        one, chunk = (found["bf16", "context 512 window 300", rows] for rows in (1, 256))
+        assert one["flops"] == 4 * 300 * 9 * 64 and one["bytes"] == 300 * 2 * 3 * 64 * 2
+        assert chunk["flops"] == 4 * sum(min(pos + 1, 300) for pos in range(256, 512)) * 9 * 64
+        assert chunk["bytes"] == 512 * 2 * 3 * 64 * 2  # its first row attends from position 0 on
 
 
 def test_rows_and_samples_have_lines_in_the_text_too():
-    done = kernels("--groups", "rows,sample", "--rows", "1,40", "--activations", "f32,int8")
+    done = kernels("--groups", "rows,sample", "--rows", "1,40", "--activations", "f32,int8", "--kv", "bf16,q8_0",
+                   "--dtypes", "q4_1,q4_k")
     assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line[:2] == "| "]
     assert {len(row) for row in rows} == {13}
     assert all((" % of " in row[12]) == (row[4] != "greedy") for row in rows
                if row[0] not in ("what", "peaks") and "left out" not in row[1])
     table = rows[-1][1]
-    named = [(row[0], row[4], row[5]) for row in rows if row[1] == table and row[0] != "peaks"]
-    assert named == [(op, shape, n) for op, shape in (("silu_mul", "1536"), ("rmsnorm", "576"), ("quantise", "576"),
-                                                      ("quantise", "1536")) for n in ("1", "40")] + [
-        ("sample", rule, n) for rule in ("greedy", "temperature", "top_p 0.95", "top_k 40") for n in ("1", "8")]
+    named = [(row[0], row[3], row[4], row[5]) for row in rows if row[1] == table and row[0] != "peaks"]
+    assert named == [(op, dtype, shape, n) for op, dtype, shape in (
+        ("silu_mul", "f32", "1536"), ("rmsnorm", "f32", "576"), ("step_sums", "f32", "576"), ("step_sums", "f32", "1536"),
+        ("quantise", "f32", "576"), ("quantise", "f32", "1536"), ("narrow", "f32", "576"), ("narrow", "f32", "1536"),
+        ("store", "bf16", "960"), ("store", "q8_0", "960"), ("embed", "q4_1", "576")) for n in ("1", "40")] + [
+        ("sample", "f32", rule, n) for rule in ("greedy", "temperature", "top_p 0.95", "top_k 40") for n in ("1", "8")]
+
+
+def test_rows_cost_what_they_move():
+    lines = kernel_lines("--groups", "rows,msar", "--rows", "3", "--tables", "avx2", "--activations", "f32", "--kv",
+                         "f32,q8_0", "--dtypes", "q4_1,bf16")
+    found = {(line["group"], line["dtype"], line["shape"]): (line["bytes"] / 3, line["flops"] / 3) for line in lines}
+    kv = {"f32": 4 * 64, "q8_0": 64 + 2}  # of a vector
+    turned = 12 * 64
+    for dtype, vector in kv.items():
+        assert found["store", dtype, "960"] == (8 * turned + 4 * 192 + 6 * vector, 3 * turned)
+    assert found["embed", "bf16", "576"] == (6 * 576, 0)
+    assert found["embed", "q4_1", "576"] == (576 * 20 / 32 + 4 * 576, 2 * 576)
+    assert found["step_sums", "f32", "576"] == (4 * 576 + 4 * 18, 576)
+    assert found["narrow", "f32", "1536"] == (8 * 1536, 1536)
+    for n in 4, 16:
+        assert found["dots", "f32", f"{n} x 576"] == (4 * n * 577, 2 * n * 576)
+        for op in "weighted_sum", "expand":
+            assert found[op, "f32", f"{n} x 576"] == (4 * (n + 1) * 576, 2 * n * 576)
 
 
 def test_kernels_are_timed_without_peaks_for_a_profiler():
@@ -523,7 +560,7 @@ def test_kernels_are_timed_without_peaks_for_a_profiler():
 
 
 @pytest.mark.parametrize("args", [["--rows", "1,513"], ["--rows", ""], ["--groups", "gemm,none"], ["--dtypes", "q9"],
-                                  ["--kv", "q4_0"], ["--activations", "f16"], ["--ms"], ["--nonsense", "1"]])
+                                  ["--kv", "q4_0"], ["--activations", "f16"], ["--windows", "-1"], ["--ms"], ["--nonsense", "1"]])
 def test_the_benchmark_of_kernels_names_a_bad_flag(args):
     done = kernels(*args)
     assert done.returncode == 2 and args[0] in done.stderr and not done.stdout
