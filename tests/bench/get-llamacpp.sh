@@ -46,8 +46,9 @@ if [ ! -d "$source" ]; then
     rm -rf "$place/download"
 fi
 
+# Without its web pages, which the build would download.
 cmake -S "$source" -B "$place" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF \
-    >"$place/configure.log" 2>&1 || fail "cmake could not configure it: $place/configure.log"
+    -DLLAMA_USE_PREBUILT_UI=OFF >"$place/configure.log" 2>&1 || fail "cmake could not configure it: $place/configure.log"
 # shellcheck disable=SC2086
 cmake --build "$place" --parallel "${JOBS:-$(nproc)}" --target $targets >"$place/build.log" 2>&1 ||
     fail "it did not compile: $place/build.log"
