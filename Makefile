@@ -303,7 +303,10 @@ check: ## test with -Werror, lint, format, the suite under ASan+UBSan and TSan, 
 
 # ---- benchmarks ---------------------------------------------------------------------------------
 
-.PHONY: bench bench-kernels
+.PHONY: bench bench-kernels llamacpp
+llamacpp: ## build/llamacpp: the llama.cpp of PyPI's llama-cpp-python, for bench LLAMACPP_DIR=build/llamacpp; JOBS=N
+	@tests/tools/deps.sh peer
+	@JOBS="$(JOBS)" tests/bench/get-llamacpp.sh
 bench: ## build/bench/: speed offline and over HTTP; LLAMACPP_DIR=PATH beside llama.cpp; MODEL=PATH BENCHFLAGS=..
 	@tests/tools/deps.sh run
 	@$(SUBMAKE) -j2 all
@@ -409,4 +412,4 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
 	@echo "  later parts:  sim test-clients"
 
--include $(shell find build \( -path build/deploy -o -path build/venv \) -prune -o -name '*.d' -print 2>/dev/null)
+-include $(shell find build \( -path build/deploy -o -path build/venv -o -path build/llamacpp \) -prune -o -name '*.d' -print 2>/dev/null)

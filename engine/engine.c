@@ -481,6 +481,11 @@ static void *thread_main(void *arg) {
     return NULL;
 }
 
+void engine_pause_drafts(struct engine *engine, bool paused) {
+    engine->drafts_paused = paused;
+    scheduler_pause_drafts(engine->scheduler, paused);
+}
+
 int engine_start(struct engine *engine, void (*notify)(void *arg), void *arg, struct err *err) {
     ASSERT(!engine->running);
     engine->notify = notify;

@@ -92,8 +92,8 @@ struct model_costs {
 void model_costs(const struct model *model, struct model_costs *out);
 
 /* What this machine reaches at best on n_threads threads (0: all it may use) in the instructions of
- * the model's kernels: bytes a second read from memory, float32 operations a second. Takes some
- * tenths of a second. */
+ * the model's kernels: bytes a second read from memory, operations a second in the products that
+ * model_info's `activations` stand for. Takes some tenths of a second. */
 int model_peaks(const struct model *model, uint32_t n_threads, double *bytes_per_s,
                 double *flops_per_s, struct err *err);
 
@@ -234,6 +234,10 @@ bool engine_next_event(struct engine *engine, struct event *out);
  * Returns 1 when there is more to do, 0 when idle, ERR_DEVICE after a fatal failure. now_us: a
  * clock that never goes back; results never depend on it. Not while the thread runs. */
 int engine_step(struct engine *engine, uint64_t now_us);
+
+/* For measuring what drafts are worth: texts go on as with DRAFTS_OFF, and nothing is learned from
+ * them, until told otherwise. By the thread that steps, while no request is live. */
+void engine_pause_drafts(struct engine *engine, bool paused);
 
 /* Run steps on a thread of the engine's own; notify(arg) is called from that thread after a step
  * that made events (it must only wake the loop). Sleeps while there is nothing to do. */

@@ -61,6 +61,7 @@ struct engine {
     size_t event_bytes_max;   /* one event's record at most */
     size_t ending_bytes_max;  /* that of a sequence that ends without having run in the step */
     struct drafts *drafts;    /* --drafts auto and ngram, else NULL */
+    bool drafts_paused;       /* bench */
     double us_per_row;        /* running estimate of what a prefill row costs */
     bool failed;
     char fault[256]; /* why; written before counters.failed is set, read by others after */

@@ -23,6 +23,7 @@ struct scheduler {
     uint64_t n_admitted;
     struct sequence *first, *last; /* the waiting line */
     uint32_t rotor;                /* where decode and drafts begin their turn */
+    bool drafts_paused;
 
     struct sequence **order;   /* running, by priority and arrival; scratch of a plan */
     struct sequence **shorter; /* those that prefill, all but the first, by what is left to do */
@@ -79,6 +80,10 @@ static bool before(const struct sequence *a, const struct sequence *b) {
     if (a->request->priority != b->request->priority)
         return a->request->priority < b->request->priority;
     return a->arrival < b->arrival;
+}
+
+void scheduler_pause_drafts(struct scheduler *s, bool paused) {
+    s->drafts_paused = paused;
 }
 
 void scheduler_add(struct scheduler *s, struct sequence *seq) {
@@ -552,7 +557,7 @@ bool scheduler_plan(struct scheduler *s, uint32_t max_prefill_rows, uint64_t now
         .draft_logits = s->config.max_logit_rows,
     };
     if (decodes) plan_decode(s, &left, plan);
-    if (s->config.draft_block) plan_drafts(s, &left, plan);
+    if (s->config.draft_block && !s->drafts_paused) plan_drafts(s, &left, plan);
     left.main_rows += kept;
     left.main_logits += n_prefilling ? 1 : 0;
     uint32_t n_running = sort_running(s);

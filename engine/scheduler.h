@@ -36,6 +36,8 @@ struct scheduler *scheduler_create(const struct scheduler_config *config,
                                    const struct reuse *reuse);
 void scheduler_destroy(struct scheduler *scheduler);
 
+/* No drafts in the plans to come, whatever the config says. */
+void scheduler_pause_drafts(struct scheduler *scheduler, bool paused);
 /* Put a sequence into the waiting line, by priority and arrival. */
 void scheduler_add(struct scheduler *scheduler, struct sequence *seq);
 /* Take a sequence out for good, wherever it is; its pages and slot are given back. keep: what it

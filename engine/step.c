@@ -328,7 +328,7 @@ static int run_cycle(struct engine *engine, const struct plan *plan, struct cycl
  * little about the price of a proposal. */
 static void measure_drafts(struct engine *engine, const struct plan *plan,
                            const struct cycle_times *took) {
-    if (!engine->drafts) return;
+    if (!engine->drafts || engine->drafts_paused) return;
     if (plan->n_draft_rows)
         drafts_measure_draft(engine->drafts, plan->n_draft_rows, (double)took->draft_us);
     uint32_t n_rows = plan->n_base_rows + plan->n_output_rows;
@@ -401,7 +401,7 @@ static void trace(const struct engine *engine, const struct plan *plan, uint64_t
             plan->n_base_rows, plan->n_output_rows, plan->n_draft_rows, plan->n_prefill_rows,
             c->running, c->waiting, plan->n_preempted, c->pages_used, c->pages_cached,
             page_pool_n_pages(engine->pool));
-    if (engine->drafts && took) trace_drafts(f, engine->drafts, took);
+    if (engine->drafts && took && !engine->drafts_paused) trace_drafts(f, engine->drafts, took);
     fputs("}\n", f);
     fflush(f);
 }

@@ -409,8 +409,9 @@ struct kernels {
     void (*hardware)(char *out, size_t cap);
     /* What the hardware reaches at best (CPU: on n_threads threads, in this table's instructions):
      * bytes a second read from memory (a buffer larger than the caches) and operations a second (a
-     * multiply-add is two) in the products that `activations` asks for. Takes some tenths of a
-     * second. ERR_NOMEM, ERR_DEVICE, or ERR_IO when the system gives no threads. */
+     * multiply-add is two) in the products of weights with these activations; for int8, weights of
+     * blocks. Takes some tenths of a second. ERR_NOMEM, ERR_DEVICE, or ERR_IO when the system gives no
+     * threads. */
     int (*peaks)(enum activations activations, uint32_t n_threads, double *bytes_per_s,
                  double *flops_per_s, struct err *err);
 };

@@ -1,4 +1,5 @@
-/* bench.h: what `geryon bench` measures (bench_run.c) and how it is told (bench_report.c). */
+/* bench.h: what `geryon bench` measures (bench_run.c, bench_perplexity.c) and how it is told
+ * (bench_report.c). */
 #ifndef GERYON_BENCH_H
 #define GERYON_BENCH_H
 
@@ -29,6 +30,13 @@ struct bench_phase {
     struct bench_price products, attention;
 };
 
+/* The decode speed of every repetition over that of the same texts without drafts. */
+struct bench_paired {
+    struct spread plain_tokens_per_s;
+    double q1, median, q3; /* of the ratios */
+    double *ratios;        /* [reps], malloc'd; NULL: not asked for */
+};
+
 /* `batch` sequences of one length, submitted at once. All prompts are computed before any text
  * goes on, so that the two phases have speeds of their own. */
 struct bench_case {
@@ -40,6 +48,8 @@ struct bench_case {
     uint64_t n_gaps;                           /* between tokens of a sequence, all repetitions; */
     double gap_ms_p50, gap_ms_p95, gap_ms_p99; /* k tokens at once: k times the gap divided by k */
     double tokens_per_forward, accepted_length;
+    double forward_ms[FORWARD_KINDS]; /* of one forward, the mean; 0 where there was none */
+    struct bench_paired paired;
 };
 
 struct bench_perplexity {
@@ -53,7 +63,8 @@ struct bench {
     const struct engine_info *engine;
     struct model_costs costs;
     bool synthetic, forced_window, forced_accept; /* forced: the text is not the model's */
-    char hardware[128];                           /* the device's name, or the processor's */
+    bool paired;        /* every repetition without drafts too, just before or after */
+    char hardware[128]; /* the device's name, or the processor's */
     double peak_bytes_per_s, peak_flops_per_s;
     uint64_t resident_bytes; /* in RAM when the cases were done */
     struct bench_case *cases;
@@ -70,6 +81,7 @@ void bench_runner_destroy(struct bench_runner *runner);
 /* prompt_tokens, gen_tokens, batch and reps are given; the rest is filled in. A case that does not
  * fit is OK with `skipped` set. */
 int bench_run(struct bench_runner *runner, struct bench_case *c, struct err *err);
+void bench_case_fini(struct bench_case *c);
 
 /* Mean negative log-likelihood of the ids, in windows of at most `window` tokens; the first token
  * of a window is not scored. */

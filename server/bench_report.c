@@ -64,6 +64,17 @@ static void add_phase(struct buf *out, const char *key, const struct bench_phase
     buf_str(out, "}");
 }
 
+static void add_paired(struct buf *out, const struct bench_case *c) {
+    const struct bench_paired *p = &c->paired;
+    buf_str(out, ",\"without_drafts\":{");
+    add_spread(out, "tokens_per_second", &p->plain_tokens_per_s);
+    buf_fmt(out, ",\"speed_over_it\":{\"median\":%.4f,\"q1\":%.4f,\"q3\":%.4f,\"of_each\":[",
+            p->median, p->q1, p->q3);
+    for (uint32_t i = 0; i < c->reps; i++)
+        buf_fmt(out, "%s%.4f", i ? "," : "", p->ratios[i]);
+    buf_str(out, "]}}");
+}
+
 static void add_case(struct buf *out, const struct bench_case *c) {
     buf_fmt(out, "{\"prompt_tokens\":%u,\"gen_tokens\":%u,\"batch\":%u,", c->prompt_tokens,
             c->gen_tokens, c->batch);
@@ -86,6 +97,10 @@ static void add_case(struct buf *out, const struct bench_case *c) {
                 "\"tokens_per_forward\":%.4f,\"accepted_length\":%.4f",
                 c->gap_ms_p50, c->gap_ms_p95, c->gap_ms_p99, (unsigned long long)c->n_gaps,
                 c->tokens_per_forward, c->accepted_length);
+        buf_fmt(out, ",\"forward_ms\":{\"draft\":%.6g,\"verify\":%.6g,\"decode\":%.6g}",
+                c->forward_ms[FORWARD_DRAFT], c->forward_ms[FORWARD_VERIFY],
+                c->forward_ms[FORWARD_DECODE]);
+        if (c->paired.ratios) add_paired(out, c);
     }
     buf_str(out, "}");
 }
@@ -182,6 +197,20 @@ static void markdown_prices(struct buf *out, const struct bench *b) {
     }
 }
 
+static void markdown_pairs(struct buf *out, const struct bench *b) {
+    buf_str(out,
+            "\n| prompt | batch | decode tokens/s without drafts | with drafts over that, median "
+            "(quartiles) |\n|---|---|---|---|\n");
+    for (uint32_t i = 0; i < b->n_cases; i++) {
+        const struct bench_case *c = &b->cases[i];
+        const struct bench_paired *p = &c->paired;
+        if (!p->ratios) continue;
+        buf_fmt(out, "| %u | %u | %.1f (%.1f-%.1f) | %.3f (%.3f-%.3f) |\n", c->prompt_tokens,
+                c->batch, p->plain_tokens_per_s.median, p->plain_tokens_per_s.min,
+                p->plain_tokens_per_s.max, p->median, p->q1, p->q3);
+    }
+}
+
 void bench_markdown(const struct bench *b, struct buf *out) {
     buf_fmt(out, "geryon %s (%s): %s, %s weights, %s activations, KV %s, table %s", GERYON_VERSION,
             GERYON_COMMIT, b->model->name, b->model->weight_dtype, b->model->activations,
@@ -190,8 +219,9 @@ void bench_markdown(const struct bench *b, struct buf *out) {
     if (b->model->window) buf_fmt(out, ", window %u", b->model->window);
     if (b->engine->draft_block) buf_fmt(out, ", draft blocks of %u", b->engine->draft_block);
     if (b->synthetic) buf_str(out, ", random weights");
-    buf_fmt(out, "\n\n%s: reads %.1f GB/s, multiply-adds %.0f GFLOP/s (best of this run).",
-            b->hardware, b->peak_bytes_per_s / 1e9, b->peak_flops_per_s / 1e9);
+    buf_fmt(out, "\n\n%s: reads %.1f GB/s, %s products %.0f GFLOP/s (best of this run).",
+            b->hardware, b->peak_bytes_per_s / 1e9, b->model->activations,
+            b->peak_flops_per_s / 1e9);
     buf_fmt(out, " Resident memory %.0f MiB.\n", (double)b->resident_bytes / (1 << 20));
     if (b->forced_window || b->forced_accept)
         buf_fmt(out, "\n**%s given: figures are for timing only, the text is not the model's.**\n",
@@ -204,6 +234,7 @@ void bench_markdown(const struct bench *b, struct buf *out) {
     for (uint32_t i = 0; i < b->n_cases; i++)
         markdown_case(out, &b->cases[i]);
     markdown_prices(out, b);
+    if (b->paired) markdown_pairs(out, b);
     const struct bench_perplexity *p = &b->perplexity;
     if (p->file)
         buf_fmt(out, "\nPerplexity of %s: %.4f (%u tokens scored, windows of %u).\n", p->file,

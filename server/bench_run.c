@@ -20,6 +20,8 @@ struct totals {
     /* Of the steps: [0] prefill, [1] decode. */
     uint64_t step_us[2], work_ns[2][ENGINE_WORKS];
     bool has_work;
+    uint64_t forwards[FORWARD_KINDS];
+    double forward_s[FORWARD_KINDS];
 };
 
 struct bench_runner {
@@ -92,7 +94,8 @@ static int32_t prompt_token(const struct bench_case *c, uint32_t rep, uint32_t s
     return (int32_t)((x >> 32) % vocab_size);
 }
 
-static int submit(struct bench_runner *r, const struct bench_case *c, uint32_t rep,
+/* A plain repetition has the texts of its pair, but none may find the other's pages. */
+static int submit(struct bench_runner *r, const struct bench_case *c, uint32_t rep, bool plain,
                   struct err *err) {
     for (uint32_t s = 0; s < c->batch; s++) {
         struct request *request = &r->requests[s];
@@ -104,6 +107,8 @@ static int submit(struct bench_runner *r, const struct bench_case *c, uint32_t r
         sampling_defaults(&request->sampling);
         request->sampling.temperature = 0;
         request->sampling.ignore_eos = true;
+        request->salt[0] = 'p';
+        request->salt_len = plain;
         r->seen[s] = (struct seen){0};
         int rc = engine_submit(r->engine, request, err);
         if (rc) return rc;
@@ -150,12 +155,21 @@ static int timed_step(struct engine *engine, bool decodes, struct totals *totals
     return more;
 }
 
+/* sign -1 before, 1 after: the difference stays. */
+static void count_forwards(struct totals *totals, const struct engine_gauges *gauges, int sign) {
+    totals->draft_forwards += (uint64_t)sign * gauges->draft_forwards;
+    for (int kind = 0; kind < FORWARD_KINDS; kind++) {
+        totals->forwards[kind] += (uint64_t)sign * gauges->forwards[kind];
+        totals->forward_s[kind] += sign * gauges->step_seconds[kind].sum;
+    }
+}
+
 static int run_steps(struct bench_runner *r, struct bench_case *c, double *gaps,
                      struct totals *totals, struct err *err) {
     struct engine_gauges gauges;
     engine_gauges(r->engine, &gauges);
     uint64_t all_begun = gauges.generated_tokens + c->batch;
-    totals->draft_forwards -= gauges.draft_forwards;
+    count_forwards(totals, &gauges, -1);
     bool decoding = false;
     for (uint32_t n_left = c->batch; n_left;) {
         bool decodes = gauges.generated_tokens >= all_begun;
@@ -172,7 +186,7 @@ static int run_steps(struct bench_runner *r, struct bench_case *c, double *gaps,
             return err_set(err, ERR_DEVICE, "the engine could not finish a text");
         engine_gauges(r->engine, &gauges);
     }
-    totals->draft_forwards += gauges.draft_forwards;
+    count_forwards(totals, &gauges, 1);
     return OK;
 }
 
@@ -286,123 +300,105 @@ static bool fits(const struct bench *bench, struct bench_case *c) {
     return !c->skipped[0];
 }
 
-int bench_run(struct bench_runner *r, struct bench_case *c, struct err *err) {
-    if (!fits(r->bench, c)) return OK;
+/* What the repetitions leave until all are done. */
+struct reps {
+    double *gaps, *values;
+    struct rep_figures figures;
+    struct totals totals;
+};
+
+static int reps_init(struct reps *reps, const struct bench_case *c, struct err *err) {
     size_t n_gaps = (size_t)c->reps * c->batch * c->gen_tokens;
-    double *gaps = calloc(n_gaps, sizeof *gaps),
-           *values = calloc((size_t)c->reps * 3, sizeof *values);
-    struct totals totals = {0};
-    int rc = gaps && values ? OK : err_set(err, ERR_NOMEM, "no memory for %zu times", n_gaps);
-    struct rep_figures figures = {values, values + c->reps, values + 2 * (size_t)c->reps};
-    for (uint32_t rep = 0; rc == OK && rep < c->reps; rep++) {
-        uint64_t begun_us = clock_us();
-        rc = submit(r, c, rep, err);
-        if (rc == OK) rc = run_steps(r, c, gaps, &totals, err);
-        if (rc == OK) measure_rep(r, c, rep, begun_us, &figures, &totals);
-    }
-    if (rc == OK) {
-        qsort(gaps, c->n_gaps, sizeof *gaps, ascending);
-        c->gap_ms_p50 = percentile(gaps, c->n_gaps, 0.50);
-        c->gap_ms_p95 = percentile(gaps, c->n_gaps, 0.95);
-        c->gap_ms_p99 = percentile(gaps, c->n_gaps, 0.99);
-        c->prefill.tokens_per_s = spread_of(figures.prefill, c->reps);
-        c->decode.tokens_per_s = spread_of(figures.decode, c->reps);
-        c->first_token_ms = spread_of(figures.first_token, c->reps);
-        c->prompt_total = (uint64_t)c->prompt_tokens * c->batch * c->reps;
-        c->output_total = (uint64_t)c->gen_tokens * c->batch * c->reps;
-        price(r->bench, c, &totals);
-    }
-    free(gaps);
-    free(values);
+    *reps = (struct reps){.gaps = calloc(n_gaps, sizeof *reps->gaps),
+                          .values = calloc((size_t)c->reps * 3, sizeof *reps->values)};
+    if (!reps->gaps || !reps->values)
+        return err_set(err, ERR_NOMEM, "no memory for %zu times", n_gaps);
+    double *v = reps->values;
+    reps->figures = (struct rep_figures){v, v + c->reps, v + 2 * (size_t)c->reps};
+    return OK;
+}
+
+static void reps_fini(struct reps *reps) {
+    free(reps->gaps);
+    free(reps->values);
+}
+
+static int run_rep(struct bench_runner *r, struct bench_case *c, uint32_t rep, bool plain,
+                   struct reps *reps, struct err *err) {
+    uint64_t begun_us = clock_us();
+    engine_pause_drafts(r->engine, plain);
+    int rc = submit(r, c, rep, plain, err);
+    if (rc == OK) rc = run_steps(r, c, reps->gaps, &reps->totals, err);
+    if (rc == OK) measure_rep(r, c, rep, begun_us, &reps->figures, &reps->totals);
+    engine_pause_drafts(r->engine, false);
     return rc;
 }
 
-/* ---- perplexity -------------------------------------------------------------------------------- */
-
-struct scoring {
-    const int32_t *ids; /* of the window */
-    uint32_t n_ids, vocab_size, n_scored;
-    double nll;
-};
-
-/* A row is walked in vectors of four: one exp after the other would take as long as a small model's
- * forward. */
-typedef float floats __attribute__((vector_size(16)));
-typedef int32_t ints __attribute__((vector_size(16)));
-typedef uint32_t words __attribute__((vector_size(16)));
-typedef double doubles __attribute__((vector_size(32)));
-enum { LANES = 4 };
-
-/* x[i ..], n - i of them at most, `rest` behind. */
-static inline floats load(const float *x, uint32_t i, uint32_t n, float rest) {
-    floats v = rest - (floats){0};
-    if (n - i >= LANES)
-        memcpy(&v, x + i, sizeof v);
-    else
-        memcpy(&v, x + i, (n - i) * sizeof *x);
-    return v;
-}
-
-/* b where one is NaN. */
-static inline floats larger(floats a, floats b) {
-    ints mask = a > b;
-    return (floats)((mask & (ints)a) | (~mask & (ints)b));
-}
-
-/* e^x for x <= 0, within 3e-7 of it; 2^-126 where it is less. x = k ln 2 + r with |r| <= ln 2 / 2:
- * e^r by its series, 2^k by the exponent's bits. Adding 3 * 2^22 rounds to an integer, which then
- * stands in the lowest bits. */
-static inline floats exp_of(floats x) {
-    x = larger(-87.3365f - (floats){0}, x); /* NaN stays */
-    floats shifted = x * 0x1.715476p+0f + 0x1.8p23f, k = shifted - 0x1.8p23f;
-    floats r = (x - k * 0x1.63p-1f) + k * 0x1.bd0106p-13f; /* ln 2; k times the first is exact */
-    floats p = r * (1 / 720.0f) + 1 / 120.0f;
-    p = p * r + 1 / 24.0f;
-    p = p * r + 1 / 6.0f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    return (floats)((words)p + ((words)shifted << 23));
-}
-
-/* log of the sum of e^x over the row; sums in double. */
-static double log_sum_exp(const float *x, uint32_t n) {
-    floats largest = x[0] - (floats){0};
-    for (uint32_t i = 0; i < n; i += LANES)
-        largest = larger(load(x, i, n, x[0]), largest);
-    float most = largest[0];
-    for (uint32_t j = 1; j < LANES; j++)
-        if (largest[j] > most) most = largest[j];
-    doubles sum = {0};
-    for (uint32_t i = 0; i < n; i += LANES)
-        sum += __builtin_convertvector(exp_of(load(x, i, n, -INFINITY) - most), doubles);
-    return log((sum[0] + sum[1]) + (sum[2] + sum[3])) + (double)most;
-}
-
-static void score_row(void *arg, uint32_t position, const float *logits) {
-    struct scoring *s = arg;
-    if (position + 1 >= s->n_ids) return;
-    s->nll += log_sum_exp(logits, s->vocab_size) - (double)logits[s->ids[position + 1]];
-    s->n_scored++;
-}
-
-int bench_perplexity(struct engine *engine, uint32_t vocab_size, const struct tokens *ids,
-                     uint32_t window, struct bench_perplexity *out, struct err *err) {
-    struct scoring scoring = {.vocab_size = vocab_size};
-    if (window > engine_info(engine)->max_model_len) window = engine_info(engine)->max_model_len;
-    for (uint32_t at = 0; at < ids->n; at += window) {
-        scoring.ids = ids->ids + at;
-        scoring.n_ids = ids->n - at < window ? ids->n - at : window;
-        struct logits_job job = {.tokens = scoring.ids, .n_tokens = scoring.n_ids, .all = true};
-        int rc = engine_logits(engine, &job, score_row, &scoring, err);
-        if (rc) return rc;
+/* With pairs: A B B A, so that neither gains by a machine that grows slower or faster. */
+static int run_reps(struct bench_runner *r, struct bench_case *c, struct reps *drafting,
+                    struct reps *plain, struct err *err) {
+    struct bench_case aside = *c; /* takes what is not told of the plain ones */
+    bool paired = r->bench->paired;
+    int rc = OK;
+    for (uint32_t rep = 0; rc == OK && rep < c->reps; rep++) {
+        bool plain_first = paired && rep % 2 == 0;
+        if (plain_first) rc = run_rep(r, &aside, rep, true, plain, err);
+        if (rc == OK) rc = run_rep(r, c, rep, false, drafting, err);
+        if (rc == OK && paired && !plain_first) rc = run_rep(r, &aside, rep, true, plain, err);
     }
-    if (!scoring.n_scored)
-        return err_set(err, ERR_INVALID, "--perplexity: %u tokens, at least 2 are needed", ids->n);
-    out->n_tokens = ids->n;
-    out->n_scored = scoring.n_scored;
-    out->window = window;
-    out->mean_nll = scoring.nll / scoring.n_scored;
-    out->perplexity = exp(out->mean_nll);
-    return OK;
+    return rc;
+}
+
+static int compare(struct bench_case *c, const double *drafting, double *plain, struct err *err) {
+    struct bench_paired *p = &c->paired;
+    double *sorted = calloc(c->reps, sizeof *sorted);
+    p->ratios = calloc(c->reps, sizeof *p->ratios);
+    int rc = sorted && p->ratios ? OK : err_set(err, ERR_NOMEM, "no memory for %u pairs", c->reps);
+    for (uint32_t i = 0; rc == OK && i < c->reps; i++)
+        sorted[i] = p->ratios[i] = plain[i] > 0 ? drafting[i] / plain[i] : 0;
+    if (rc == OK) {
+        p->median = spread_of(sorted, c->reps).median;
+        p->q1 = percentile(sorted, c->reps, 0.25);
+        p->q3 = percentile(sorted, c->reps, 0.75);
+        p->plain_tokens_per_s = spread_of(plain, c->reps);
+    }
+    free(sorted);
+    return rc;
+}
+
+static void summarise(struct bench_case *c, struct reps *reps) {
+    const struct totals *t = &reps->totals;
+    qsort(reps->gaps, c->n_gaps, sizeof *reps->gaps, ascending);
+    c->gap_ms_p50 = percentile(reps->gaps, c->n_gaps, 0.50);
+    c->gap_ms_p95 = percentile(reps->gaps, c->n_gaps, 0.95);
+    c->gap_ms_p99 = percentile(reps->gaps, c->n_gaps, 0.99);
+    c->prefill.tokens_per_s = spread_of(reps->figures.prefill, c->reps);
+    c->decode.tokens_per_s = spread_of(reps->figures.decode, c->reps);
+    c->first_token_ms = spread_of(reps->figures.first_token, c->reps);
+    c->prompt_total = (uint64_t)c->prompt_tokens * c->batch * c->reps;
+    c->output_total = (uint64_t)c->gen_tokens * c->batch * c->reps;
+    for (int kind = 0; kind < FORWARD_KINDS; kind++)
+        if (t->forwards[kind])
+            c->forward_ms[kind] = t->forward_s[kind] * 1e3 / (double)t->forwards[kind];
+}
+
+int bench_run(struct bench_runner *r, struct bench_case *c, struct err *err) {
+    if (!fits(r->bench, c)) return OK;
+    struct reps drafting, plain = {0};
+    int rc = reps_init(&drafting, c, err);
+    if (rc == OK && r->bench->paired) rc = reps_init(&plain, c, err);
+    if (rc == OK) rc = run_reps(r, c, &drafting, &plain, err);
+    if (rc == OK && r->bench->paired)
+        rc = compare(c, drafting.figures.decode, plain.figures.decode, err);
+    if (rc == OK) {
+        price(r->bench, c, &drafting.totals);
+        summarise(c, &drafting);
+    }
+    reps_fini(&drafting);
+    reps_fini(&plain);
+    return rc;
+}
+
+void bench_case_fini(struct bench_case *c) {
+    free(c->paired.ratios);
 }

@@ -27,6 +27,8 @@ static int check_flags(const struct options *options, struct err *err) {
         return err_set(err, ERR_INVALID, "give one of --model and --synthetic");
     if (options->perplexity && options->synthetic)
         return err_set(err, ERR_INVALID, "--perplexity: random weights have none to measure");
+    if (options->paired && options->gen_tokens < 2)
+        return err_set(err, ERR_INVALID, "--paired: needs --gen-tokens of at least 2");
     return OK;
 }
 
@@ -61,6 +63,8 @@ static int open_engine(const struct options *options, struct offline *out, struc
     if (!rc) rc = engine_create(out->model, &config, &out->engine, err);
     if (!rc && options->forced_accept.set && !engine_info(out->engine)->draft_block)
         rc = err_set(err, ERR_INVALID, "--accept: nothing is drafted here, so none can be kept");
+    if (!rc && options->paired && !engine_info(out->engine)->draft_block)
+        rc = err_set(err, ERR_INVALID, "--paired: nothing is drafted here, so nothing compares");
     return rc;
 }
 
@@ -103,6 +107,7 @@ static int run_cases(const struct options *options, struct bench_runner *runner,
         .prompt_tokens = WARM_PROMPT, .gen_tokens = WARM_TOKENS, .batch = 1, .reps = 1};
     bool talk = isatty(STDERR_FILENO) == 1;
     int rc = largest(&options->prompt_tokens) < WARM_PROMPT ? OK : bench_run(runner, &warm, err);
+    bench_case_fini(&warm);
     for (uint32_t p = 0; p < options->prompt_tokens.n; p++)
         for (uint32_t b = 0; rc == OK && b < options->batch.n; b++) {
             struct bench_case *c = &bench->cases[bench->n_cases++];
@@ -172,6 +177,7 @@ static int measure(const struct options *options, struct offline *offline, struc
     bench->synthetic = options->synthetic != NULL;
     bench->forced_window = options->forced_window.set;
     bench->forced_accept = options->forced_accept.set;
+    bench->paired = options->paired;
     model_costs(offline->model, &bench->costs);
     if (bench->model->hardware)
         snprintf(bench->hardware, sizeof bench->hardware, "%s", bench->model->hardware);
@@ -204,6 +210,8 @@ int cmd_bench(const struct options *options) {
     int exit_code = rc ? cmd_fail(&err) : 0;
     cmd_close(&offline);
     bench_runner_destroy(runner);
+    for (uint32_t i = 0; i < bench.n_cases; i++)
+        bench_case_fini(&bench.cases[i]);
     free(bench.cases);
     return exit_code;
 }

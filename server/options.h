@@ -89,6 +89,7 @@ struct options {
     struct option_counts prompt_tokens, batch;
     uint32_t gen_tokens, reps;
     struct option_int forced_window, forced_accept;
+    bool paired;
     /* convert */
     struct option_int orthros, orthrus, mask_token;
     uint64_t max_shard_size;

@@ -195,6 +195,8 @@ const struct option options_table[] = {
      "sequences that run at once", 0},
     {"--reps", {0}, COMMAND_BENCH, KIND_COUNT, AT(reps), "5", 1, 1000, NULL,
      "repetitions of every case; figures are their medians", 0},
+    {"--paired", {0}, COMMAND_BENCH, KIND_SWITCH, AT(paired), NULL, 0, 0, NULL,
+     "every repetition with drafts and without, in turns; the report compares them", 0},
     {"--perplexity", {0}, COMMAND_BENCH, KIND_TEXT, AT(perplexity), NULL, 0, 0, "FILE",
      "also the perplexity of a text file, in windows of 2048 tokens", 0},
     {"--report", {0}, COMMAND_BENCH, KIND_TEXT, AT(report), NULL, 0, 0, "DIR",

@@ -1,6 +1,6 @@
 /* peaks.c: the two numbers a roofline is drawn with, measured on the machine at hand: bytes read
- * from memory and multiply-adds (float32, or what the tile unit takes), both a second and on all
- * threads.
+ * from memory and multiply-adds (float32, int8, or what the tile unit takes), both a second and on
+ * all threads.
  *
  * A pass is cut into many more tasks than threads, so that a thread that loses its core for a while
  * costs little. The best pass counts: whatever else runs can only make one slower. */
@@ -134,24 +134,49 @@ int cpu_peaks_plain(enum activations activations, uint32_t n_threads, double *by
 }
 
 #if defined(__x86_64__)
+/* ---- which loops ------------------------------------------------------------------------------- */
+
+static struct peaks_ops with_read_of(const struct peaks_ops *products,
+                                     const struct peaks_ops *reads) {
+    struct peaks_ops ops = *products;
+    ops.read = reads->read;
+    return ops;
+}
+
+struct peaks_ops peaks_choose_avx2(enum activations activations) {
+    return with_read_of(activations == ACTIVATIONS_INT8 ? &peaks_ops_avx2_int8 : &peaks_ops_avx2,
+                        &peaks_ops_avx2);
+}
+
+struct peaks_ops peaks_choose_avx512(enum activations activations, bool vnni) {
+    const struct peaks_ops *products = activations != ACTIVATIONS_INT8 ? &peaks_ops_avx512
+                                       : vnni                          ? &peaks_ops_avx512_vnni_int8
+                                                                       : &peaks_ops_avx2_int8;
+    return with_read_of(products, &peaks_ops_avx512);
+}
+
+struct peaks_ops peaks_choose_amx(enum activations activations) {
+    const struct peaks_ops *products = activations == ACTIVATIONS_BF16   ? &peaks_ops_amx_bf16
+                                       : activations == ACTIVATIONS_INT8 ? &peaks_ops_amx_int8
+                                                                         : &peaks_ops_avx512;
+    return with_read_of(products, &peaks_ops_avx512);
+}
+
 int cpu_peaks_avx2(enum activations activations, uint32_t n_threads, double *bytes_per_s,
                    double *flops_per_s, struct err *err) {
-    (void)activations;
-    return peaks(&peaks_ops_avx2, n_threads, bytes_per_s, flops_per_s, err);
+    struct peaks_ops ops = peaks_choose_avx2(activations);
+    return peaks(&ops, n_threads, bytes_per_s, flops_per_s, err);
 }
 
 int cpu_peaks_avx512(enum activations activations, uint32_t n_threads, double *bytes_per_s,
                      double *flops_per_s, struct err *err) {
-    (void)activations;
-    return peaks(&peaks_ops_avx512, n_threads, bytes_per_s, flops_per_s, err);
+    struct peaks_ops ops = peaks_choose_avx512(activations, __builtin_cpu_supports("avx512vnni"));
+    return peaks(&ops, n_threads, bytes_per_s, flops_per_s, err);
 }
 
 int cpu_peaks_amx(enum activations activations, uint32_t n_threads, double *bytes_per_s,
                   double *flops_per_s, struct err *err) {
-    struct peaks_ops ops = activations == ACTIVATIONS_BF16   ? peaks_ops_amx_bf16
-                           : activations == ACTIVATIONS_INT8 ? peaks_ops_amx_int8
-                                                             : peaks_ops_avx512;
-    ops.read = peaks_ops_avx512.read;
+    struct peaks_ops ops = peaks_choose_amx(activations);
     return peaks(&ops, n_threads, bytes_per_s, flops_per_s, err);
 }
 #endif

@@ -3,6 +3,7 @@
 #ifndef GERYON_KERNELS_CPU_PEAKS_H
 #define GERYON_KERNELS_CPU_PEAKS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -12,7 +13,8 @@ struct peaks_ops {
     /* Read n bytes (a multiple of 256, aligned to 64) and return something made of all of them, so
      * that no read can be left out. */
     uint64_t (*read)(const char *p, size_t n);
-    /* `rounds` rounds of independent multiply-adds that stay in registers; returns their sum. */
+    /* `rounds` rounds of independent multiply-adds that stay in registers; returns their sum. Where
+     * vectors multiply int8 all factors are 1, so that it is the number of products. */
     float (*multiply_add)(uint32_t rounds);
     uint32_t round_flops; /* a multiply-add counts two */
 };
@@ -29,7 +31,15 @@ int cpu_peaks_amx(enum activations activations, uint32_t n_threads, double *byte
                   double *flops_per_s, struct err *err);
 #if defined(__x86_64__)
 extern const struct peaks_ops peaks_ops_avx2, peaks_ops_avx512;
-extern const struct peaks_ops peaks_ops_amx_bf16, peaks_ops_amx_int8; /* `read` is left out */
+/* `read` is left out: */
+extern const struct peaks_ops peaks_ops_avx2_int8, peaks_ops_avx512_vnni_int8;
+extern const struct peaks_ops peaks_ops_amx_bf16, peaks_ops_amx_int8;
+
+/* The loops for the products that a table makes of these activations: bf16 without tiles is float32, and
+ * int8 on avx512 without VNNI is avx2's. */
+struct peaks_ops peaks_choose_avx2(enum activations activations);
+struct peaks_ops peaks_choose_avx512(enum activations activations, bool vnni);
+struct peaks_ops peaks_choose_amx(enum activations activations);
 #endif
 
 #endif

@@ -6,7 +6,8 @@ machine does falls on all; figures are medians (least-most) over the rounds, and
   tests/bench/bench.py --model models/SmolLM2-135M-Instruct.Q4_1.gguf --llamacpp DIR \\
                        --tables avx512,avx2 --arithmetic int8,f32 --groups prefill,decode,http
 
-DIR holds llama-bench or llama-server or both, in itself or in bin/. Groups (a module each, or several):
+DIR holds llama-bench or llama-server or both, in itself, in bin/ or in build/bin/; `make llamacpp` makes
+one. Groups (a module each, or several):
 
   prefill    prompts of several lengths, and seconds = a n + b n^2 fitted to them      offline.py
   decode     one sequence behind a context of several depths                           offline.py
@@ -30,7 +31,7 @@ from figures import Figures, table
 from linear import linear, linear_markdown
 from offline import batch, batch_markdown, decode, neighbour, prefill
 from over_http import over_http
-from sides import LlamaCpp, arithmetics
+from sides import LlamaCpp, arithmetics, best_peaks, peer_text
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUSY = 0.75  # processes of others, on average: more of them and the report says so
@@ -57,6 +58,9 @@ def markdown(report):
         yield f"| {name} | {peaks['read_bytes_per_second'] / 1e9:.1f} | {peaks['flops_per_second'] / 1e9:.0f} |"
     for name, why in report["missing"].items():
         yield f"| {name} | not here: {why} | |"
+    if "peer" in report:
+        yield ""
+        yield peer_text(report["peer"])
     if report["rows"]:
         yield ""
         yield from table(report["rows"])
@@ -101,9 +105,11 @@ def parse():
     add("--linear-dtype", default="q4_0")
     add("--draft-shape", default="smollm2-135m", help="group drafts: geryon's --synthetic")
     add("--draft-dtypes", type=comma(str), default=["bf16", "q8_0", "q4_0"])
-    add("--draft-gen", type=int, default=128, help="group drafts: tokens of an answer")
+    add("--draft-gen", type=int, default=96, help="group drafts: tokens of an answer of adaptive drafts")
+    add("--draft-pairs", type=int, default=8, help="and how often one with drafts stands beside one without")
+    add("--block-pairs", type=int, default=3, help="the same for fixed blocks")
     add("--blocks", type=comma(int), default=[2, 4, 8, 16, 32], help="group drafts: rows of a fixed block")
-    add("--block-accept", type=comma(int), default=[0, 3], help="proposals that a fixed block keeps")
+    add("--block-accept", type=comma(int), default=[0], help="proposals that a fixed block keeps")
     add("--adaptive-accept", type=comma(int), default=[0, 1, 3, 7], help="and an adaptive one")
     args = parser.parse_args()
     for group in args.groups:
@@ -129,11 +135,13 @@ def main():
         "cpu": first["machine"]["cpu"] if first else "", "commit": first["commit"] if first else "",
         "model": args.model.name, "missing": missing,
         "arguments": {k: v if isinstance(v, (int, float, str, list)) else str(v) for k, v in vars(args).items()},
-        "peaks": {side.name: {"read_bytes_per_second": side.read_peak, "flops_per_second": side.flop_peak}
-                  for side in ours},
+        "peaks": {name: {"read_bytes_per_second": peaks["read_peak"], "flops_per_second": peaks["flop_peak"]}
+                  for name, peaks in best_peaks(ours).items()},
         "load_before": load_before, "load_after": os.getloadavg(),
-        "rows": list(figures.rows(sides)),
+        "rows": list(figures.rows(sides)) if figures.names else [],
     } | own_tables
+    if args.llamacpp:
+        report["peer"] = sides[-1].describe()
     (args.out / "bench.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     text = "\n".join(markdown(report)) + "\n"
     (args.out / "bench.md").write_text(text, encoding="utf-8")

@@ -4,6 +4,8 @@ import statistics
 import sys
 import time
 
+from sides import best_peaks
+
 
 def spread(values, digits=1):
     text = f"{statistics.median(values):.{digits}f}"
@@ -42,23 +44,25 @@ class Figures:
             self.costs[group, name, side.name] = peak, per_token
 
     def rows(self, sides):
-        """One row for each figure and side of ours, llama.cpp's values beside it."""
+        """One row for each figure and arithmetic of ours, llama.cpp's values beside it."""
+        ours = {side.name: side for side in sides if side.ours}  # two that came to the same are one
+        peaks = best_peaks(side for side in sides if side.ours)
         for (group, name), (unit, lower) in self.names.items():
             theirs = self.values.get((group, name, "llama.cpp"))
-            for side in (side for side in sides if side.ours):
+            for side in ours.values():
                 values = self.values.get((group, name, side.name))
                 if values:
                     row = {"group": group, "name": name, "arithmetic": side.name, "unit": unit,
                            "geryon": values, "geryon_median": statistics.median(values)}
-                    self.add_share(row, side)
+                    self.add_share(row, peaks)
                     add_peer(row, theirs, lower)
                     yield row
 
-    def add_share(self, row, side):
-        found = self.costs.get((row["group"], row["name"], side.name))
+    def add_share(self, row, peaks):
+        found = self.costs.get((row["group"], row["name"], row["arithmetic"]))
         if found:
             row["limit"] = {"read_peak": "DRAM", "flop_peak": "FLOP"}[found[0]]
-            row["share"] = row["geryon_median"] * found[1] / getattr(side, found[0])
+            row["share"] = row["geryon_median"] * found[1] / peaks[row["arithmetic"]][found[0]]
 
 
 def add_peer(row, theirs, lower):

@@ -1,16 +1,18 @@
 /* kernels.c: microseconds of the kernels of each CPU table of this machine, and what share of the
  * limit that is: the greater of the times that their bytes take at the memory's measured peak and
- * their operations at that of the products.
+ * their operations at that of the products of these activations.
  *
- *   gemm     y += W x, stage out_residual: products of rows that attention left ready for them, sums
+ *   gemm     y += W x, stage out_residual: products of rows that attention left ready for them, sums;
+ *            and stage mlp: norm, gate and up with SiLU-mul in one, down
  *   head     stage lm_head of 49152 x 576: norm, products
- *   attend   stage attend, one row behind a context, and a chunk of 256 rows that ends there; rows made
- *            ready for the product behind it
- *   rows     rmsnorm, silu_mul, quantise of 576 or 1536 numbers a row
+ *   attend   stage attend, one row behind a context, and a chunk of 256 rows that ends there, with full
+ *            attention and in a window; rows made ready for the product behind it
+ *   rows     kernels_rows.c: what is done to rows of 576 or 1536 numbers between products
+ *   msar     kernels_rows.c: the sums of MSAR's residual path
  *   sample   stage accept over 49152 tokens: greedy, top_p, top_k
  *
- * All go through the stages of a loaded device and its worker pool, as in service; `rows`, which no
- * stage does alone, calls the table's operations on that pool, 16 rows a task. A model has as many
+ * All go through the stages of a loaded device and its worker pool, as in service; `rows` and `msar`,
+ * which no stage does alone, call the table's operations on that pool, 16 rows a task. A model has as many
  * layers as make its timed matrices --weights MiB together, and calls walk over the layers: a weight
  * is read from where it would be in a whole model and not from the core's own cache. */
 #include <math.h>
@@ -26,23 +28,8 @@
 enum {
     SAMPLES_MIN = 5,
     SAMPLES_MAX = 1000,
-    VOCAB = 49152,
-    D_MODEL = 576,
-    D_FF = 1536,
-    HEAD_DIM = 64,
-    N_HEADS = 9,
-    N_KV_HEADS = 3,
     CHUNK = 256,
     SMALL = 32, /* of what a model must have and nobody times */
-};
-
-/* One combination at hand. */
-struct bench {
-    const struct plan *plan;
-    const struct kernels *table;
-    enum activations activations;
-    struct limits peaks;
-    struct bench_device device;
 };
 
 /* ---- measuring -------------------------------------------------------------------------------- */
@@ -89,9 +76,8 @@ void result_limit(struct result *r, const struct limits *peaks) {
     r->limit_us = r->memory_bound ? memory : products;
 }
 
-/* A line for fn, whose bytes and operations are in `r` already. */
-static void line(struct bench *b, struct result *r, void (*fn)(void *, uint32_t), void *arg,
-                 uint32_t n_parts) {
+void bench_line(struct bench *b, struct result *r, void (*fn)(void *, uint32_t), void *arg,
+                uint32_t n_parts) {
     r->table = b->table->name;
     r->activations = b->activations;
     measure(fn, arg, n_parts, b->plan->ms, r);
@@ -107,15 +93,15 @@ static bool wanted(const char *words, const char *name) {
     return false;
 }
 
-static uint32_t largest(const struct list *list) {
+uint32_t list_largest(const struct list *list) {
     uint32_t most = 0;
     for (uint32_t i = 0; i < list->n; i++)
         if (list->items[i] > most) most = list->items[i];
     return most;
 }
 
-static bool open_device(struct bench *b, const struct model_shape *shape,
-                        const struct device_limits *limits, enum dtype dtype, const char *what) {
+bool bench_open(struct bench *b, const struct model_shape *shape,
+                const struct device_limits *limits, enum dtype dtype, const char *what) {
     struct err err = {0};
     if (bench_device_open(b->table, shape, limits, dtype, b->plan->n_threads, &b->device, &err) ==
         OK)
@@ -126,7 +112,7 @@ static bool open_device(struct bench *b, const struct model_shape *shape,
 
 /* ---- products --------------------------------------------------------------------------------- */
 
-static struct model_shape small_shape(enum activations activations) {
+struct model_shape small_shape(enum activations activations) {
     return (struct model_shape){.n_layers = 1,
                                 .d_model = D_MODEL,
                                 .n_heads = N_HEADS,
@@ -141,7 +127,7 @@ static struct model_shape small_shape(enum activations activations) {
                                 .activations = activations};
 }
 
-static struct device_limits small_limits(uint32_t n_rows) {
+struct device_limits small_limits(uint32_t n_rows) {
     return (struct device_limits){.kv_dtype = DTYPE_BF16,
                                   .n_pages = (uint32_t)div_ceil(n_rows, PAGE_TOKENS),
                                   .n_slots = 1,
@@ -152,6 +138,11 @@ static struct device_limits small_limits(uint32_t n_rows) {
 static void call_out_residual(void *arg, uint32_t layer) {
     struct bench_device *d = arg;
     d->table->out_residual(d->dev, layer);
+}
+
+static void call_mlp(void *arg, uint32_t layer) {
+    struct bench_device *d = arg;
+    d->table->mlp(d->dev, layer);
 }
 
 static void call_lm_head(void *arg, uint32_t part) {
@@ -171,7 +162,8 @@ static void gemm_lines(struct bench *b, const char *group, enum dtype dtype, uin
         r.bytes = (double)dtype_row_bytes(dtype, (size_t)n * k);
         r.flops = 2.0 * r.rows * n * k;
         bench_device_begin(&b->device, 1, 0, r.rows, head ? r.rows : 0, PICK_NONE);
-        line(b, &r, head ? call_lm_head : call_out_residual, &b->device, b->device.shape.n_layers);
+        bench_line(b, &r, head ? call_lm_head : call_out_residual, &b->device,
+                   b->device.shape.n_layers);
         bench_device_end(&b->device);
     }
 }
@@ -191,12 +183,40 @@ static void bench_gemm(struct bench *b, enum dtype dtype) {
         if (k % dtype_block(dtype) == 0)
             shape.n_layers = (uint32_t)div_ceil((size_t)b->plan->weights_mib << 20,
                                                 dtype_row_bytes(dtype, (size_t)n * k));
-        struct device_limits limits = small_limits(largest(&b->plan->rows));
+        struct device_limits limits = small_limits(list_largest(&b->plan->rows));
         snprintf(name, sizeof name, "gemm %ux%u %s", n, k, dtype_name(dtype));
-        if (!open_device(b, &shape, &limits, dtype, name)) continue;
+        if (!bench_open(b, &shape, &limits, dtype, name)) continue;
         gemm_lines(b, "gemm", dtype, n, k);
         bench_device_close(&b->device);
     }
+}
+
+/* Gate, up and down of every layer are timed together: no stage has the fused product alone. */
+static void bench_mlp(struct bench *b, enum dtype dtype) {
+    if (!wanted(b->plan->shapes, "mlp")) return;
+    char name[NAME_MAX_BYTES];
+    snprintf(name, sizeof name, "mlp %s", dtype_name(dtype));
+    if (D_MODEL % dtype_block(dtype) != 0) {
+        report_note(b->plan, name, "rows of 576 are no multiple of its block");
+        return;
+    }
+    struct model_shape shape = small_shape(b->activations);
+    size_t numbers = (size_t)3 * D_MODEL * D_FF, bytes = dtype_row_bytes(dtype, numbers);
+    shape.d_ff = D_FF;
+    shape.n_layers = (uint32_t)div_ceil((size_t)b->plan->weights_mib << 20, bytes);
+    struct device_limits limits = small_limits(list_largest(&b->plan->rows));
+    if (!bench_open(b, &shape, &limits, dtype, name)) return;
+    for (uint32_t i = 0; i < b->plan->rows.n; i++) {
+        struct result r = {
+            .group = "mlp", .dtype = dtype_name(dtype), .rows = b->plan->rows.items[i]};
+        snprintf(r.shape, sizeof r.shape, "3 x %ux%u", D_MODEL, D_FF);
+        r.bytes = (double)bytes;
+        r.flops = 2.0 * r.rows * (double)numbers;
+        bench_device_begin(&b->device, 1, 0, r.rows, 0, PICK_NONE);
+        bench_line(b, &r, call_mlp, &b->device, shape.n_layers);
+        bench_device_end(&b->device);
+    }
+    bench_device_close(&b->device);
 }
 
 static void bench_head(struct bench *b, enum dtype dtype) {
@@ -209,9 +229,9 @@ static void bench_head(struct bench *b, enum dtype dtype) {
     }
     struct model_shape shape = small_shape(b->activations);
     shape.vocab_size = VOCAB;
-    struct device_limits limits = small_limits(largest(&b->plan->rows));
+    struct device_limits limits = small_limits(list_largest(&b->plan->rows));
     limits.max_logit_rows = limits.max_rows;
-    if (!open_device(b, &shape, &limits, dtype, name)) return;
+    if (!bench_open(b, &shape, &limits, dtype, name)) return;
     gemm_lines(b, "head", dtype, VOCAB, D_MODEL);
     bench_device_close(&b->device);
 }
@@ -223,131 +243,53 @@ static void call_attend(void *arg, uint32_t layer) {
     d->table->attend(d->dev, layer);
 }
 
+/* Positions that a row at `pos` attends. */
+static double attended(const struct model_shape *shape, uint32_t pos) {
+    return shape->orthros && pos + 1 > shape->window ? shape->window : pos + 1;
+}
+
 /* The last n_rows of `context` positions. Page memory may be padded; a position's bytes are its own. */
 static void attend_line(struct bench *b, uint32_t context, uint32_t n_rows, enum dtype kv) {
     struct bench_device *d = &b->device;
     uint32_t pos = context - n_rows;
     struct result r = {.group = "attend", .dtype = dtype_name(kv), .rows = n_rows};
     snprintf(r.shape, sizeof r.shape, "context %u", context);
-    double attended = (double)n_rows * pos + (double)n_rows * (n_rows + 1) / 2;
-    r.flops = 4.0 * attended * N_HEADS * HEAD_DIM;
-    r.bytes = (double)d->table->page_bytes(d->dev, kv) / d->shape.n_layers / PAGE_TOKENS * context;
+    if (d->shape.orthros)
+        snprintf(r.shape, sizeof r.shape, "context %u window %u", context, d->shape.window);
+    for (uint32_t i = 0; i < n_rows; i++)
+        r.flops += 4.0 * attended(&d->shape, pos + i) * N_HEADS * HEAD_DIM;
+    double reach =
+        context - (pos + 1 - attended(&d->shape, pos)); /* of the first row, to the last */
+    r.bytes = (double)d->table->page_bytes(d->dev, kv) / d->shape.n_layers / PAGE_TOKENS * reach;
     bench_device_begin(d, 1, pos, n_rows, 0, PICK_NONE);
-    line(b, &r, call_attend, d, d->shape.n_layers);
+    bench_line(b, &r, call_attend, d, d->shape.n_layers);
     bench_device_end(d);
 }
 
-static void bench_attend(struct bench *b, enum dtype kv) {
+/* window 0: full attention. Contexts within the window would be the same. */
+static void bench_attend(struct bench *b, enum dtype kv, uint32_t window) {
     const struct list *contexts = &b->plan->contexts;
     struct model_shape shape = small_shape(b->activations);
     shape.n_layers = b->plan->attend_layers;
-    shape.max_position = largest(contexts);
+    shape.max_position = list_largest(contexts);
+    shape.orthros = window > 0;
+    shape.window = window;
     struct device_limits limits = small_limits(CHUNK);
     limits.kv_dtype = kv;
     limits.n_pages = (uint32_t)div_ceil(shape.max_position, PAGE_TOKENS);
     char name[NAME_MAX_BYTES];
     snprintf(name, sizeof name, "attend, KV %s", dtype_name(kv));
-    if (!open_device(b, &shape, &limits, DTYPE_Q8_0, name)) return;
+    if (!bench_open(b, &shape, &limits, DTYPE_Q8_0, name)) return;
     /* Real keys and values in the first pages, copies of them in the others. */
     uint32_t filled = shape.max_position < CHUNK ? shape.max_position : CHUNK;
     bench_device_begin(&b->device, 1, 0, filled, 0, PICK_NONE);
     bench_device_end(&b->device);
     for (uint32_t page = CHUNK / PAGE_TOKENS; page < limits.n_pages; page++)
         b->table->page_copy(b->device.dev, page % (CHUNK / PAGE_TOKENS), page);
-    for (uint32_t i = 0; i < contexts->n; i++)
-        attend_line(b, contexts->items[i], 1, kv);
-    for (uint32_t i = 0; i < contexts->n; i++)
-        if (contexts->items[i] >= CHUNK) attend_line(b, contexts->items[i], CHUNK, kv);
-    bench_device_close(&b->device);
-}
-
-/* ---- operations on rows ----------------------------------------------------------------------- */
-
-/* `n_rows` rows of n numbers. silu_mul overwrites its gate y, over and over: with up = 1 + exp(-y) and
- * y between -1 and -1/2 the gate is what comes out, and stays so. */
-struct row_op {
-    struct device *dev;
-    uint32_t n_rows, n;
-    float *x, *y;
-    struct int8_step *int8;
-    void (*fn)(struct row_op *op, uint32_t row);
-};
-
-static void op_rmsnorm(struct row_op *op, uint32_t row) {
-    size_t at = (size_t)row * op->n;
-    op->dev->ops->rmsnorm(op->x + at, op->x, op->n, 1e-5f, op->y + at);
-}
-
-static void op_silu_mul(struct row_op *op, uint32_t row) {
-    size_t at = (size_t)row * op->n;
-    op->dev->ops->silu_mul(op->y + at, op->x + at, op->n);
-}
-
-static void op_quantise(struct row_op *op, uint32_t row) {
-    uint32_t n_steps = op->n / GROUP;
-    op->dev->ops->quantise(op->x + (size_t)row * op->n, 0, n_steps, n_steps, op->int8, row);
-}
-
-static void row_task(void *arg, uint32_t task, uint32_t thread) {
-    (void)thread;
-    struct row_op *op = arg;
-    uint32_t end = (task + 1) * TASK_ROWS < op->n_rows ? (task + 1) * TASK_ROWS : op->n_rows;
-    for (uint32_t row = task * TASK_ROWS; row < end; row++)
-        op->fn(op, row);
-}
-
-static void call_row_op(void *arg, uint32_t part) {
-    (void)part;
-    struct row_op *op = arg;
-    pool_run(op->dev->pool, row_task, op, (uint32_t)div_ceil(op->n_rows, TASK_ROWS));
-}
-
-static void row_lines(struct bench *b, struct row_op *op) {
-    const struct {
-        const char *name;
-        void (*fn)(struct row_op *op, uint32_t row);
-        uint32_t n, bytes, flops; /* the last two: of one number; an exponential counts as one */
-    } ops[] = {
-        {"silu_mul", op_silu_mul, D_FF, 12, 4}, /* first: rmsnorm writes y */
-        {"rmsnorm", op_rmsnorm, D_MODEL, 8, 4},
-        {"quantise", op_quantise, D_MODEL, 5, 4},
-        {"quantise", op_quantise, D_FF, 5, 4},
-    };
-    for (size_t i = 0; i < ARRAY_LEN(ops); i++)
-        for (uint32_t k = 0; k < b->plan->rows.n; k++) {
-            struct result r = {
-                .group = ops[i].name, .dtype = "f32", .rows = b->plan->rows.items[k]};
-            snprintf(r.shape, sizeof r.shape, "%u", ops[i].n);
-            op->fn = ops[i].fn;
-            op->n = ops[i].n;
-            op->n_rows = r.rows;
-            r.bytes = (double)r.rows * op->n * ops[i].bytes;
-            r.flops = (double)r.rows * op->n * ops[i].flops;
-            line(b, &r, call_row_op, op, 1);
-        }
-}
-
-static void bench_rows(struct bench *b) {
-    struct model_shape shape = small_shape(b->activations);
-    struct device_limits limits = small_limits(1);
-    if (!open_device(b, &shape, &limits, DTYPE_Q8_0, "rows")) return;
-    size_t n = (size_t)largest(&b->plan->rows) * D_FF;
-    struct memory memory = {0};
-    struct row_op op = {.dev = b->device.dev};
-    op.x = memory_take(&memory, n * sizeof *op.x);
-    op.y = memory_take(&memory, n * sizeof *op.y);
-    op.int8 = memory_take(&memory, align_up(largest(&b->plan->rows), ROW_TILE) / ROW_TILE * D_FF /
-                                       GROUP * sizeof *op.int8);
-    if (op.x && op.y && op.int8) {
-        for (size_t i = 0; i < n; i++) {
-            op.y[i] = -0.5f - 0.5f * fabsf(sinf((float)i));
-            op.x[i] = 1 + expf(-op.y[i]);
-        }
-        row_lines(b, &op);
-    } else {
-        report_note(b->plan, "rows", "no memory");
-    }
-    memory_free(&memory);
+    for (uint32_t n_rows = 1; n_rows <= CHUNK; n_rows *= CHUNK)
+        for (uint32_t i = 0; i < contexts->n; i++)
+            if (contexts->items[i] >= n_rows && contexts->items[i] > window)
+                attend_line(b, contexts->items[i], n_rows, kv);
     bench_device_close(&b->device);
 }
 
@@ -366,7 +308,7 @@ static void bench_sample(struct bench *b) {
     struct device_limits limits = small_limits(8);
     shape.vocab_size = VOCAB;
     limits.n_slots = limits.max_logit_rows = limits.n_pages = 8;
-    if (!open_device(b, &shape, &limits, DTYPE_Q8_0, "sample")) return;
+    if (!bench_open(b, &shape, &limits, DTYPE_Q8_0, "sample")) return;
     const struct {
         const char *name;
         struct rules rules;
@@ -386,7 +328,7 @@ static void bench_sample(struct bench *b) {
                 b->table->slot_set(b->device.dev, slot, &kinds[i].rules);
             bench_device_begin(&b->device, n, 0, 1, 1, PICK_ACCEPT);
             b->table->lm_head(b->device.dev);
-            line(b, &r, call_accept, &b->device, 1);
+            bench_line(b, &r, call_accept, &b->device, 1);
             bench_device_end(&b->device);
         }
     bench_device_close(&b->device);
@@ -418,12 +360,15 @@ static void bench_table(struct bench *b) {
         enum dtype dtype = (enum dtype)t;
         if (!plan->dtypes[t] || (!own && dtype_block(dtype) == 1)) continue;
         if (wanted(plan->groups, "gemm")) bench_gemm(b, dtype);
+        if (wanted(plan->groups, "gemm")) bench_mlp(b, dtype);
         if (wanted(plan->groups, "head")) bench_head(b, dtype);
     }
     for (int t = 0; own && wanted(plan->groups, "attend") && t < DTYPE_COUNT; t++)
-        if (plan->kv_dtypes[t]) bench_attend(b, (enum dtype)t);
+        for (uint32_t i = 0; plan->kv_dtypes[t] && i < plan->windows.n; i++)
+            bench_attend(b, (enum dtype)t, plan->windows.items[i]);
     if (b->activations != ACTIVATIONS_F32) return;
     if (wanted(plan->groups, "rows")) bench_rows(b);
+    if (wanted(plan->groups, "msar")) bench_msar(b);
     if (wanted(plan->groups, "sample")) bench_sample(b);
 }
 
@@ -450,14 +395,15 @@ static void bench_all(const struct plan *plan) {
 
 static const char USAGE[] =
     "kernels: microseconds of the CPU kernels; lists have commas\n"
-    "  --groups LIST       of gemm,head,attend,rows,sample (all)\n"
+    "  --groups LIST       of gemm,head,attend,rows,msar,sample (all)\n"
     "  --tables LIST       of amx,avx512,avx2,ref (all of this machine but ref)\n"
     "  --activations LIST  of f32,bf16,int8 (all that a table has)\n"
     "  --dtypes LIST       of the weights (bf16,q8_0,q4_1,q4_k)\n"
-    "  --kv LIST           of the attention (f32,bf16,q8_0)\n"
-    "  --shapes LIST       of 576x576,1536x576,576x1536,49152x576 (all)\n"
+    "  --kv LIST           of the attention and of storing (f32,bf16,q8_0)\n"
+    "  --shapes LIST       of 576x576,1536x576,576x1536,mlp,49152x576 (all)\n"
     "  --rows LIST         up to 512 (1,2,4,8,16,32,128,512)\n"
     "  --contexts LIST     of the attention, positions (256,512,2048,8192)\n"
+    "  --windows LIST      of the attention; 0 = full (0,512)\n"
     "  --threads N         (the processors this process may use)\n"
     "  --ms N              milliseconds a line at least (50)\n"
     "  --weights N         MiB that the matrices of one line take (64)\n"
@@ -479,10 +425,11 @@ static bool parse_number(const char *text, uint32_t lo, uint32_t hi, uint32_t *o
     return true;
 }
 
-static bool parse_list(char *text, uint32_t most, struct list *out) {
+static bool parse_list(char *text, uint32_t least, uint32_t most, struct list *out) {
     out->n = 0;
     for (char *word = strtok(text, ","); word; word = strtok(NULL, ","))
-        if (out->n == LIST_MAX || !parse_number(word, 1, most, &out->items[out->n++])) return false;
+        if (out->n == LIST_MAX || !parse_number(word, least, most, &out->items[out->n++]))
+            return false;
     return out->n > 0;
 }
 
@@ -523,15 +470,16 @@ static bool parse_words(const char *text, const char *known, const char **out) {
 
 static bool parse_flag(const char *flag, char *value, struct plan *plan) {
     if (!strcmp(flag, "--groups"))
-        return parse_words(value, "gemm,head,attend,rows,sample", &plan->groups);
+        return parse_words(value, "gemm,head,attend,rows,msar,sample", &plan->groups);
     if (!strcmp(flag, "--tables")) return parse_words(value, "amx,avx512,avx2,ref", &plan->tables);
     if (!strcmp(flag, "--shapes"))
-        return parse_words(value, "576x576,1536x576,576x1536,49152x576", &plan->shapes);
+        return parse_words(value, "576x576,1536x576,576x1536,mlp,49152x576", &plan->shapes);
     if (!strcmp(flag, "--activations")) return parse_activations(value, plan->activations);
     if (!strcmp(flag, "--dtypes")) return parse_dtypes(value, false, plan->dtypes);
     if (!strcmp(flag, "--kv")) return parse_dtypes(value, true, plan->kv_dtypes);
-    if (!strcmp(flag, "--rows")) return parse_list(value, 512, &plan->rows);
-    if (!strcmp(flag, "--contexts")) return parse_list(value, 1 << 17, &plan->contexts);
+    if (!strcmp(flag, "--rows")) return parse_list(value, 1, 512, &plan->rows);
+    if (!strcmp(flag, "--contexts")) return parse_list(value, 1, 1 << 17, &plan->contexts);
+    if (!strcmp(flag, "--windows")) return parse_list(value, 0, 1 << 17, &plan->windows);
     if (!strcmp(flag, "--threads"))
         return parse_number(value, 1, POOL_THREADS_MAX, &plan->n_threads);
     if (!strcmp(flag, "--ms")) return parse_number(value, 1, 100000, &plan->ms);
@@ -555,6 +503,7 @@ int main(int argc, char **argv) {
         .kv_dtypes = {[DTYPE_F32] = true, [DTYPE_BF16] = true, [DTYPE_Q8_0] = true},
         .rows = {8, {1, 2, 4, 8, 16, 32, 128, 512}},
         .contexts = {4, {256, 512, 2048, 8192}},
+        .windows = {2, {0, 512}},
         .n_threads = processors(),
         .ms = 50,
         .weights_mib = 64,

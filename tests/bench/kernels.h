@@ -1,5 +1,6 @@
 /* kernels.h: what the benchmark of kernels shares: devices of random weights that hold one thing to
- * time (kernels_device.c), measuring, and the report (kernels_report.c). One thread. */
+ * time (kernels_device.c), operations on rows (kernels_rows.c), measuring, and the report
+ * (kernels_report.c). One thread. */
 #ifndef GERYON_TESTS_BENCH_KERNELS_H
 #define GERYON_TESTS_BENCH_KERNELS_H
 
@@ -9,6 +10,12 @@ enum {
     LIST_MAX = 16,
     NAME_MAX_BYTES = 48,
     TASK_ROWS = 16, /* rows of one task, as the stages deal them out */
+    VOCAB = 49152,
+    D_MODEL = 576,
+    D_FF = 1536,
+    HEAD_DIM = 64,
+    N_HEADS = 9,
+    N_KV_HEADS = 3,
 };
 
 struct list {
@@ -19,15 +26,15 @@ struct list {
 struct plan {
     const char *groups, *tables, *shapes; /* words between commas; NULL: all there are */
     bool activations[ACTIVATIONS_COUNT], dtypes[DTYPE_COUNT], kv_dtypes[DTYPE_COUNT];
-    struct list rows, contexts;
+    struct list rows, contexts, windows;
     uint32_t n_threads, ms, weights_mib, attend_layers;
     bool json, no_peaks;
 };
 
 /* ---- devices ---------------------------------------------------------------------------------- */
 
-/* A device of one table and the forward it is in. Its timed matrix is w_o of every layer, or in a
- * model made for its head the embedding; all else is small. */
+/* A device of one table and the forward it is in. Its timed matrices are w_o of every layer, or its MLP,
+ * or the embedding; all else is small. */
 struct bench_device {
     const struct kernels *table;
     struct device *dev;
@@ -39,7 +46,8 @@ struct bench_device {
     double *rope_freq;
 };
 
-/* Load random weights (w_o and the embedding in `dtype`, other matrices in q8_0 or bf16), reserve.
+/* Load random weights (w_o and, where their rows are whole blocks, the embedding and the MLP in `dtype`;
+ * other matrices in q8_0 or bf16), reserve.
  * On failure everything is given back. */
 int bench_device_open(const struct kernels *table, const struct model_shape *shape,
                       const struct device_limits *limits, enum dtype dtype, uint32_t n_threads,
@@ -75,6 +83,30 @@ void measure(void (*fn)(void *arg, uint32_t part), void *arg, uint32_t n_parts, 
              struct result *out);
 /* limit_us and memory_bound from bytes, flops and the peaks; untouched where those are unknown. */
 void result_limit(struct result *r, const struct limits *peaks);
+
+/* One combination at hand. */
+struct bench {
+    const struct plan *plan;
+    const struct kernels *table;
+    enum activations activations;
+    struct limits peaks;
+    struct bench_device device;
+};
+
+/* A line for fn, whose bytes and operations are in `r` already. */
+void bench_line(struct bench *b, struct result *r, void (*fn)(void *, uint32_t), void *arg,
+                uint32_t n_parts);
+/* b->device; false after a note in the report where that is not possible. */
+bool bench_open(struct bench *b, const struct model_shape *shape,
+                const struct device_limits *limits, enum dtype dtype, const char *what);
+/* One layer with a small MLP and vocabulary; n_rows positions of bf16 KV. */
+struct model_shape small_shape(enum activations activations);
+struct device_limits small_limits(uint32_t n_rows);
+uint32_t list_largest(const struct list *list);
+
+/* kernels_rows.c: all lines of a group. */
+void bench_rows(struct bench *b);
+void bench_msar(struct bench *b);
 
 /* ---- the report ------------------------------------------------------------------------------- */
 

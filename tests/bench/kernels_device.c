@@ -60,7 +60,9 @@ static void *random_tensor(const struct tensor *shape, uint32_t seed) {
 static enum dtype dtype_of(enum weight which, uint32_t cols, enum dtype timed) {
     if (weight_is_vector(which)) return DTYPE_F32;
     if (which == WEIGHT_O) return timed;
-    if (which == WEIGHT_EMBED && cols % dtype_block(timed) == 0) return timed;
+    bool may =
+        which == WEIGHT_EMBED || which == WEIGHT_GATE || which == WEIGHT_UP || which == WEIGHT_DOWN;
+    if (may && cols % dtype_block(timed) == 0) return timed;
     return cols % dtype_block(DTYPE_Q8_0) == 0 ? DTYPE_Q8_0 : DTYPE_BF16;
 }
 

@@ -4,6 +4,7 @@ what a token of a prompt costs by the prompt's length. Geryon alone."""
 import statistics
 
 from figures import rounds, spread
+from sides import arithmetic_of
 
 WINDOW = 512
 ATTENTIONS = {f"window {WINDOW}": f",window={WINDOW}", "full": ""}
@@ -20,9 +21,9 @@ def linear(args, sides, _figures):
                     if attention == "full" and n > args.linear_full:
                         continue
                     model = ["--synthetic", args.linear_shape + more, "--dtype", args.linear_dtype]
-                    case = side.bench(n, 1, model=model)["cases"][0]
-                    speeds.setdefault((side.name, attention), {}).setdefault(n, []).append(
-                        case["prefill"]["tokens_per_second"]["median"])
+                    report = side.bench(n, 1, model=model)
+                    speeds.setdefault((arithmetic_of(report), attention), {}).setdefault(n, []).append(
+                        report["cases"][0]["prefill"]["tokens_per_second"]["median"])
     rounds(args, "linear", one_round)
     return [row for key, by_length in sorted(speeds.items(), key=lambda item: item[0][0])
             for row in rows(*key, by_length)]

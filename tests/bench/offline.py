@@ -5,7 +5,7 @@ import statistics
 import sys
 
 from figures import rounds
-from sides import running
+from sides import arithmetic_of, running
 
 
 # ---- prefill -------------------------------------------------------------------------------------
@@ -19,16 +19,16 @@ def fit(lengths, speeds):
 
 def prefill(args, sides, figures):
     def one_round(_):
-        speeds = {side.name: [] for side in sides}
+        speeds = {side: [] for side in sides}
         for n in args.prompts:
             for side in sides:
                 speed, flops = side.prefill(n)
                 figures.note("prefill", f"prefill {n}", side, speed)
                 figures.cost("prefill", f"prefill {n}", side, "flop_peak", flops)
-                speeds[side.name].append(speed)
+                speeds[side].append(speed)
         for side in sides:
-            if len(args.prompts) > 1 and all(speeds[side.name]):
-                linear, quadratic = fit(args.prompts, speeds[side.name])
+            if len(args.prompts) > 1 and all(speeds[side]):
+                linear, quadratic = fit(args.prompts, speeds[side])
                 figures.note("prefill", "prefill, linear term", side, linear * 1e6, "us/token", lower=True)
                 figures.note("prefill", "prefill, quadratic term", side, quadratic * 1e9, "ns/token^2",
                              lower=True)
@@ -84,7 +84,7 @@ def batch(args, sides, _figures):
         for n in args.batch:
             for side in (side for side in sides if side.ours):
                 report = side.bench(args.batch_prompt, args.gen, batch=n)
-                found.setdefault((side.name, n), []).extend(report["cases"])
+                found.setdefault((arithmetic_of(report), n), []).extend(report["cases"])
     rounds(args, "batch", one_round)
     return [{"arithmetic": name} | median_case(cases) for (name, _), cases in found.items()]
 

@@ -25,9 +25,10 @@ def visit(args, url, streams, number):
 
 
 def over_http(args, sides, figures):
+    names = [side.name for side in sides]  # may take a run of its own, which no server should be up for
     with contextlib.ExitStack() as stack:
-        logs = [stack.enter_context(open(args.out / f"{side.name.replace(' ', '-')}.log", "w", encoding="utf-8"))
-                for side in sides]
+        logs = [stack.enter_context(open(args.out / f"{number}-{name.replace(' ', '-')}.log", "w", encoding="utf-8"))
+                for number, name in enumerate(names)]
         urls = [stack.enter_context(side.serve(log)) for side, log in zip(sides, logs)]
 
         def one_round(number):

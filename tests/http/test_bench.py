@@ -116,6 +116,29 @@ def test_kept_proposals_can_be_stated():
     assert "**--accept was given" in text
 
 
+def test_pairs_compare_texts_with_and_without_drafts(tmp_path):
+    """Both of a pair are computed whole: neither finds pages of the other. The figures are of those with drafts."""
+    trace = tmp_path / "trace.json"
+    report = bench("--model", DRAFTS, "--prompt-tokens", 40, "--gen-tokens", 25, "--batch", 2, "--reps", 3, "--drafts", 8,
+                   "--accept", 3, "--paired", "--trace", trace)
+    case = report["cases"][0]
+    pairs = case["without_drafts"]
+    assert case["total_output_tokens"] == 150 and case["accepted_length"] == pytest.approx(4, abs=0.2)
+    over = pairs["speed_over_it"]
+    assert len(over["of_each"]) == 3 and sorted(over["of_each"]) == pytest.approx(
+        [over["q1"], over["median"], over["q3"]])
+    assert pairs["tokens_per_second"]["min"] > 0
+    assert case["forward_ms"]["draft"] > 0 and case["forward_ms"]["verify"] > 0
+    steps = [json.loads(line)["rows"] for line in trace.read_text().splitlines()]
+    warm = 16  # tokens of the prompt that runs first, itself a pair
+    assert sum(rows["prefill"] for rows in steps) == 2 * (3 * 2 * 40 + warm)
+    # After each prompt: does it draft?
+    turns = [after["draft"] > 0 for before, after in zip(steps, steps[1:]) if before["prefill"] and not after["prefill"]]
+    assert turns == [False, True] + [False, True, True, False, False, True]
+    text = run_cli("bench", "--model", DRAFTS, *map(str, SMALL), "--paired").stdout.decode()
+    assert "| prompt | batch | decode tokens/s without drafts |" in text
+
+
 def test_weights_are_counted_once_for_each_forward_that_was():
     """Adaptive drafts that keep nothing soon stop: their forwards are not read with every token."""
     def bytes_per_token(drafts):
@@ -194,6 +217,8 @@ def test_a_named_shape_runs_with_random_weights(extra):
     (2, ["--model", PLAIN, "--prompt-tokens", "0"], "--prompt-tokens"),
     (2, ["--synthetic", "qwen3-8b", "--perplexity", "x"], "--perplexity"),
     (1, ["--model", DRAFTS, *SMALL, "--drafts", "off", "--accept", "1"], "--accept"),
+    (1, ["--model", PLAIN, *SMALL, "--paired"], "--paired"),
+    (2, ["--model", DRAFTS, *SMALL, "--gen-tokens", 1, "--paired"], "--gen-tokens"),
     (1, ["--synthetic", "qwen3-8b,msar=4"], "msar=4"),
     (1, ["--synthetic", "nonsense"], "nonsense"),
     (1, ["--model", PLAIN, "--prompt-tokens", "99999"], "--prompt-tokens 99999"),
@@ -225,7 +250,8 @@ def test_http_load_counts_every_token(serve):
 
 
 # A stand-in for the binary: speeds that follow from its flags, so that what the report makes of them is
-# known. A prompt of n takes n ms + n^2 us, avx2 twice that; a draft cycle costs 1 + B / 4 steps, adaptive 1.25.
+# known. A prompt of n takes n ms + n^2 us, avx2 twice that; a draft cycle costs 1 + B / 4 steps, a quarter of it
+# the draft forward, adaptive 1.25. Every other pair says a tenth more. bf16 never meets int8.
 FAKE_GERYON = """#!{python}
 import json, sys
 words = sys.argv[1:]
@@ -239,13 +265,19 @@ drafts = flag.get("--drafts", "off")
 steps = 1 if drafts == "off" else 1.25 if drafts == "auto" else 1 + int(drafts) / 4
 windowed = "window=512" in flag.get("--synthetic", "")
 prefill = 1 / (1e-3 + (0 if windowed else 1e-6 * n)) / slow
+bf16 = "bf16" in (flag.get("--dtype") or flag["--model"])
+how = "f32" if bf16 and flag["--activations"] == "int8" else flag["--activations"]
+flops = 4e10 if how == "int8" else 1e10
+pairs = {{"without_drafts": {{"speed_over_it": {{"of_each": [kept / steps * (1 + i % 2 / 10)
+                                                    for i in range(int(flag["--reps"]))]}}}}}}
 def phase(speed):
     return {{"tokens_per_second": {{"median": speed}}, "bytes_per_token": 1e7, "flops_per_token": 1e6}}
 print(json.dumps({{"commit": "abc", "machine": {{"cpu": "fake", "read_bytes_per_second": 4e9 / slow,
-    "multiply_add_flops_per_second": 1e10}},
-    "engine": {{"kernel_table": flag["--cpu-table"], "activations": flag["--activations"]}},
+    "multiply_add_flops_per_second": flops}},
+    "engine": {{"kernel_table": flag["--cpu-table"], "activations": how}},
     "cases": [{{"prompt_tokens": n, "batch": int(flag["--batch"]), "prefill": phase(prefill),
-                "decode": phase(100 * kept / steps), "accepted_length": kept}}]}}))
+                "decode": phase(100 * kept / steps), "accepted_length": kept,
+                "forward_ms": {{"draft": steps / 4, "verify": steps * 3 / 4}}}} | (pairs if "--paired" in words else {{}})]}}))
 """
 FAKE_LLAMA_BENCH = """#!{python}
 import json, sys
@@ -253,7 +285,9 @@ words = sys.argv[1:]
 flag = dict(zip(words[::2], words[1::2]))
 open("{calls}", "a").write("llama " + " ".join(words) + chr(10))
 n = int(flag["-p"])
-print(json.dumps([{{"avg_ts": 1 / (2e-3 + 4e-6 * n) if n else 25}}]))
+print(json.dumps([{{"avg_ts": 1 / (2e-3 + 4e-6 * n) if n else 25, "build_commit": "feed", "build_number": 7,
+    "cpu_info": "fake", "backends": "CPU", "n_threads": int(flag["-t"]), "flash_attn": -1, "type_k": "f16",
+    "type_v": "f16", "model_filename": "x"}}]))
 """
 
 
@@ -264,9 +298,9 @@ def fake(path, text, calls):
     return path
 
 
-def report_of(tmp_path, *args):
+def report_of(tmp_path, *args, model=PLAIN):
     calls = tmp_path / "calls"
-    done = run_script("bench.py", "--geryon", fake(tmp_path / "geryon", FAKE_GERYON, calls), "--model", PLAIN,
+    done = run_script("bench.py", "--geryon", fake(tmp_path / "geryon", FAKE_GERYON, calls), "--model", model,
                       "--out", tmp_path / "out", "--threads", 2, *args)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/bench.md").read_text() == done.stdout
@@ -283,7 +317,7 @@ def test_a_report_compares_each_arithmetic_in_turns(tmp_path):
     fast, slow = rows["avx512 int8", "prefill 1000"], rows["avx2 int8", "prefill 1000"]
     assert fast["geryon"] == pytest.approx([500, 500]) and fast["llamacpp"] == pytest.approx([1e3 / 6] * 2)
     assert fast["ratio"] == pytest.approx(3) and slow["ratio"] == pytest.approx(1.5)
-    assert fast["limit"] == "FLOP" and fast["share"] == pytest.approx(500 * 1e6 / 1e10)
+    assert fast["limit"] == "FLOP" and fast["share"] == pytest.approx(500 * 1e6 / 4e10)
     linear, quadratic = (rows["avx512 int8", f"prefill, {term} term"] for term in ("linear", "quadratic"))
     assert linear["geryon_median"] == pytest.approx(1000) and quadratic["geryon_median"] == pytest.approx(1000)
     assert linear["ratio"] == pytest.approx(2) and quadratic["ratio"] == pytest.approx(4)
@@ -306,15 +340,58 @@ def test_a_report_of_a_busy_machine_says_so(monkeypatch):
         assert ("Others were busy" in text) == busy
 
 
+def test_a_report_says_which_peer_it_was(tmp_path):
+    """Also where no group asked llama-bench for a speed."""
+    fake(tmp_path / "bin/llama-bench", FAKE_LLAMA_BENCH, tmp_path / "calls")
+    report, calls, text = report_of(tmp_path, "--llamacpp", tmp_path, "--groups", "linear", "--linear", "100", "--rounds", 1)
+    assert report["peer"] == {"build_commit": "feed", "build_number": 7, "cpu_info": "fake", "backends": "CPU",
+                              "n_threads": 2, "flash_attn": -1, "type_k": "f16", "type_v": "f16"}
+    assert sum(call.startswith("llama") for call in calls) == 1
+    assert ("llama.cpp: build 7 (feed), fake, backends CPU, 2 threads, flash attention auto, KV f16 / f16." in
+            text.splitlines())
+
+
+def test_rows_are_named_by_what_was_computed(tmp_path):
+    """bf16 weights asked to meet int8 meet f32, and go beside the peak of that."""
+    report, _, text = report_of(
+        tmp_path, "--groups", "linear,drafts", "--tables", "avx512", "--arithmetic", "int8", "--rounds", 1,
+        "--linear", "100", "--linear-dtype", "bf16", "--draft-dtypes", "bf16,q8_0", "--blocks", "4",
+        "--block-accept", "0", "--adaptive-accept", "0")
+    assert {row["arithmetic"] for row in report["linear"]} == {"avx512 f32"}
+    assert {(row["arithmetic"], row["dtype"]) for row in report["drafts"]} == {
+        ("avx512 f32", "bf16"), ("avx512 int8", "q8_0")}
+    assert {name: peaks["flops_per_second"] for name, peaks in report["peaks"].items()} == {
+        "avx512 f32": 1e10, "avx512 int8": 4e10}
+    assert "| avx512 f32 | window 512 | 100 |" in text and "| avx512 int8 | window" not in text
+
+
+def test_the_model_at_hand_names_its_rows(tmp_path):
+    """Two that were asked for and come to the same arithmetic share a row."""
+    report, _, _ = report_of(tmp_path, "--groups", "prefill", "--tables", "avx512", "--arithmetic", "int8,f32", "--rounds",
+                             2, "--prompts", "1000", model="bf16.gguf")
+    (row,) = report["rows"]
+    assert row["arithmetic"] == "avx512 f32" and row["geryon"] == pytest.approx([500] * 4)
+    assert row["share"] == pytest.approx(500 * 1e6 / 1e10) and set(report["peaks"]) == {"avx512 f32"}
+
+
 def test_a_report_prices_drafts_in_steps(tmp_path):
-    report, _, text = report_of(tmp_path, "--groups", "drafts", "--tables", "avx512", "--arithmetic", "f32", "--rounds", 1,
-                                "--draft-dtypes", "bf16", "--blocks", "2,8", "--block-accept", "0,3",
-                                "--adaptive-accept", "0,3")
-    found = {(row["kind"], row["drafts"], row["accept"]): row["median"] for row in report["drafts"]}
-    assert found == pytest.approx({("cycle", 2, 0): 1.5, ("cycle", 8, 0): 3, ("cycle", 8, 3): 3,
-                                   ("adaptive", "auto", 0): 0.8, ("adaptive", "auto", 3): 3.2})
-    assert "| avx512 f32 | bf16 | blocks of 8 | 3 | 3.00 | 1.33 |" in text
-    assert "| avx512 f32 | bf16 | adaptive | 0 |  | 0.80 |" in text
+    report, calls, text = report_of(tmp_path, "--groups", "drafts", "--tables", "avx512", "--arithmetic", "f32",
+                                    "--rounds", 1, "--draft-dtypes", "bf16", "--blocks", "2,8", "--block-accept", "0,3",
+                                    "--adaptive-accept", "0,3", "--draft-pairs", 5, "--block-pairs", 1)
+    found = {(row["kind"], row["drafts"], row["accept"]): row for row in report["drafts"]}
+    assert {key: row["median"] for key, row in found.items()} == pytest.approx({
+        ("cycle", 2, 0): 1.5, ("cycle", 8, 0): 3, ("cycle", 8, 3): 3, ("adaptive", "auto", 0): 0.8,
+        ("adaptive", "auto", 3): 3.2})
+    kept = found["adaptive", "auto", 3]
+    assert kept["values"] == pytest.approx([3.2, 3.52, 3.2, 3.52, 3.2])
+    assert kept["q1"] == pytest.approx(3.2) and kept["q3"] == pytest.approx(3.52)
+    assert "The lowest is 0.80: avx512 f32, bf16, 0 kept." in text and "of 5 pairs" in text
+    assert "| arithmetic | weights | 0 kept a cycle | 3 kept a cycle |" in text
+    assert "| avx512 f32 | bf16 | 0.80 (0.80-0.88) | 3.20 (3.20-3.52) |" in text
+    assert "| arithmetic | weights | kept | B = 2 | B = 8 |" in text
+    assert "| avx512 f32 | bf16 | 0 | 1.50 (0.38 + 1.12) | 3.00 (0.75 + 2.25) |" in text
+    assert "| avx512 f32 | bf16 | 3 |  | 3.00 (0.75 + 2.25) |" in text
+    assert all("--paired" in call for call in calls if "smollm2" in call)
 
 
 def test_long_prompts_have_a_table_of_their_own(tmp_path):
@@ -418,31 +495,68 @@ def test_each_product_has_a_line_with_its_price():
         assert line["bytes"] == n * k * per_block[0] / per_block[1]
 
 
+def test_the_mlp_has_lines_with_its_price():
+    lines = kernel_lines("--groups", "gemm", "--tables", "avx2,ref", "--activations", "f32,int8", "--dtypes",
+                         "q4_1,q4_k,bf16", "--rows", "1,20", "--shapes", "mlp")
+    assert {(line["activations"], line["dtype"], line["rows"]) for line in lines} == {  # q4_k has blocks of 256
+        (how, dtype, n) for how, dtype in (("f32", "q4_1"), ("f32", "bf16"), ("int8", "q4_1")) for n in (1, 20)}
+    for line in lines:
+        numbers = 3 * 576 * 1536
+        assert line["group"] == "mlp" and line["flops"] == 2 * line["rows"] * numbers
+        assert line["bytes"] == numbers * {"bf16": 2, "q4_1": 20 / 32}[line["dtype"]]
+
+
 def test_attention_has_lines_with_their_price():
     lines = kernel_lines("--groups", "attend", "--activations", "f32", "--kv", "bf16,q8_0", "--contexts", "256,512",
-                         "--layers", 2, "--threads", 1)
+                         "--layers", 2, "--threads", 1, "--windows", "0,300")
     for table in {line["table"] for line in lines}:
         found = {(line["dtype"], line["shape"], line["rows"]): line for line in lines if line["table"] == table}
         assert set(found) == {(kv, f"context {n}", rows)
-                              for kv in ("bf16", "q8_0") for n in (256, 512) for rows in (1, 256)}
+                              for kv in ("bf16", "q8_0") for n in ("256", "512", "512 window 300")
+                              for rows in (1, 256)}
         assert found["bf16", "context 512", 1]["flops"] == 4 * 512 * 9 * 64
         assert found["bf16", "context 512", 1]["bytes"] == 512 * 2 * 3 * 64 * 2
         attended = 256 * 256 + 256 * 257 / 2
         assert found["q8_0", "context 512", 256]["flops"] == 4 * attended * 9 * 64
+        one, chunk = (found["bf16", "context 512 window 300", rows] for rows in (1, 256))
+        assert one["flops"] == 4 * 300 * 9 * 64 and one["bytes"] == 300 * 2 * 3 * 64 * 2
+        assert chunk["flops"] == 4 * sum(min(pos + 1, 300) for pos in range(256, 512)) * 9 * 64
+        assert chunk["bytes"] == 512 * 2 * 3 * 64 * 2  # its first row attends from position 0 on
 
 
 def test_rows_and_samples_have_lines_in_the_text_too():
-    done = kernels("--groups", "rows,sample", "--rows", "1,40", "--activations", "f32,int8")
+    done = kernels("--groups", "rows,sample", "--rows", "1,40", "--activations", "f32,int8", "--kv", "bf16,q8_0",
+                   "--dtypes", "q4_1,q4_k")
     assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line[:2] == "| "]
     assert {len(row) for row in rows} == {13}
     assert all((" % of " in row[12]) == (row[4] != "greedy") for row in rows
                if row[0] not in ("what", "peaks") and "left out" not in row[1])
     table = rows[-1][1]
-    named = [(row[0], row[4], row[5]) for row in rows if row[1] == table and row[0] != "peaks"]
-    assert named == [(op, shape, n) for op, shape in (("silu_mul", "1536"), ("rmsnorm", "576"), ("quantise", "576"),
-                                                      ("quantise", "1536")) for n in ("1", "40")] + [
-        ("sample", rule, n) for rule in ("greedy", "temperature", "top_p 0.95", "top_k 40") for n in ("1", "8")]
+    named = [(row[0], row[3], row[4], row[5]) for row in rows if row[1] == table and row[0] != "peaks"]
+    assert named == [(op, dtype, shape, n) for op, dtype, shape in (
+        ("silu_mul", "f32", "1536"), ("rmsnorm", "f32", "576"), ("step_sums", "f32", "576"), ("step_sums", "f32", "1536"),
+        ("quantise", "f32", "576"), ("quantise", "f32", "1536"), ("narrow", "f32", "576"), ("narrow", "f32", "1536"),
+        ("store", "bf16", "960"), ("store", "q8_0", "960"), ("embed", "q4_1", "576")) for n in ("1", "40")] + [
+        ("sample", "f32", rule, n) for rule in ("greedy", "temperature", "top_p 0.95", "top_k 40") for n in ("1", "8")]
+
+
+def test_rows_cost_what_they_move():
+    lines = kernel_lines("--groups", "rows,msar", "--rows", "3", "--tables", "avx2", "--activations", "f32", "--kv",
+                         "f32,q8_0", "--dtypes", "q4_1,bf16")
+    found = {(line["group"], line["dtype"], line["shape"]): (line["bytes"] / 3, line["flops"] / 3) for line in lines}
+    kv = {"f32": 4 * 64, "q8_0": 64 + 2}  # of a vector
+    turned = 12 * 64
+    for dtype, vector in kv.items():
+        assert found["store", dtype, "960"] == (8 * turned + 4 * 192 + 6 * vector, 3 * turned)
+    assert found["embed", "bf16", "576"] == (6 * 576, 0)
+    assert found["embed", "q4_1", "576"] == (576 * 20 / 32 + 4 * 576, 2 * 576)
+    assert found["step_sums", "f32", "576"] == (4 * 576 + 4 * 18, 576)
+    assert found["narrow", "f32", "1536"] == (8 * 1536, 1536)
+    for n in 4, 16:
+        assert found["dots", "f32", f"{n} x 576"] == (4 * n * 577, 2 * n * 576)
+        for op in "weighted_sum", "expand":
+            assert found[op, "f32", f"{n} x 576"] == (4 * (n + 1) * 576, 2 * n * 576)
 
 
 def test_kernels_are_timed_without_peaks_for_a_profiler():
@@ -453,7 +567,7 @@ def test_kernels_are_timed_without_peaks_for_a_profiler():
 
 
 @pytest.mark.parametrize("args", [["--rows", "1,513"], ["--rows", ""], ["--groups", "gemm,none"], ["--dtypes", "q9"],
-                                  ["--kv", "q4_0"], ["--activations", "f16"], ["--ms"], ["--nonsense", "1"]])
+                                  ["--kv", "q4_0"], ["--activations", "f16"], ["--windows", "-1"], ["--ms"], ["--nonsense", "1"]])
 def test_the_benchmark_of_kernels_names_a_bad_flag(args):
     done = kernels(*args)
     assert done.returncode == 2 and args[0] in done.stderr and not done.stdout

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install the Debian packages that a target needs, if any are missing.
-#   tests/tools/deps.sh build|run|test|check|deploy ...
+#   tests/tools/deps.sh build|run|test|check|peer|deploy ...
 # Says what it will install; uses sudo where not root. On a system without dpkg it only names what is needed.
 set -euo pipefail
 
@@ -13,6 +13,7 @@ for group in "$@"; do
     run) packages+=" $build $python" ;;
     test) packages+=" $build $python libcmocka-dev g++" ;;
     check) packages+=" $build $python libcmocka-dev g++ clang clang-format" ;;
+    peer) packages+=" $build $python cmake g++ git" ;;
     deploy) packages+=" make $python buildah debootstrap nginx-light util-linux" ;;
     *) echo "deps.sh: unknown group $group" >&2 && exit 2 ;;
     esac
