@@ -8,7 +8,7 @@
  * Activations are float32, row-major. A row of n numbers lies in align_up(n, GROUP) floats whose
  * padding holds zeros, so that vector code needs no tail; logits alone have no padding.
  *
- *   KV memory    [page][layer][kv head][ K: PAGE_TOKENS x ep | V: PAGE_TOKENS x ep | scales ]
+ *   KV memory    [layer][page][kv head][ K: PAGE_TOKENS x ep | V: PAGE_TOKENS x ep | scales ]
  *   scratch KV   [draft segment][page][kv head][ K | V | scales ]     of the layer being computed
  *
  * with ep = head_dim rounded up to 16; the order inside K and V is the table's own. Only 8-bit KV
@@ -240,9 +240,9 @@ struct device {
     bool reserved;
 
     struct device_limits limits;
-    size_t head_bytes, layer_bytes, page_bytes; /* of KV memory */
-    size_t value_bytes;                         /* of K, and of V, in a head's memory */
-    uint32_t scratch_pages;                     /* pages of one draft block */
+    size_t head_bytes, layer_bytes; /* of a page of KV memory: in one layer */
+    size_t value_bytes;             /* of K, and of V, in a head's memory */
+    uint32_t scratch_pages;         /* pages of one draft block */
     char *kv, *kv_scratch;
 
     /* The forward at hand. */
@@ -351,7 +351,13 @@ static inline const float *cpu_vector(const struct device *dev, enum weight whic
     return cpu_weight(dev, which, layer)->data;
 }
 
-/* Page `index` of a segment's block table, in one layer: [kv head][K | V]. */
+/* A cached page in one layer: [kv head][K | V]. A layer's pages lie together: those of a text, often
+ * one behind the other, are then nearly one stream to the hardware. */
+static inline char *cpu_cached_page(const struct device *dev, uint32_t page, uint32_t layer) {
+    return dev->kv + ((size_t)layer * dev->limits.n_pages + page) * dev->layer_bytes;
+}
+
+/* The same of page `index` of a segment's block table. */
 static inline char *cpu_page(const struct device *dev, uint32_t segment, uint32_t layer,
                              uint32_t index) {
     const struct segment *s = &dev->fwd.segments[segment];
@@ -360,7 +366,7 @@ static inline char *cpu_page(const struct device *dev, uint32_t segment, uint32_
         return dev->kv_scratch +
                ((size_t)dev->segment_scratch[segment] * dev->scratch_pages + index - own) *
                    dev->layer_bytes;
-    return dev->kv + s->pages[index] * dev->page_bytes + layer * dev->layer_bytes;
+    return cpu_cached_page(dev, s->pages[index], layer);
 }
 
 /* Floats that one block of a split tile with this many rows leaves for one kv head. */

@@ -180,7 +180,6 @@ int cpu_reserve(struct device *dev, const struct device_limits *limits, struct e
         return err_set(err, ERR_NOMEM, "device: no memory for the workspace (%zu bytes)", bytes);
     dev->limits = *limits;
     dev->kv = kv;
-    dev->page_bytes = page_bytes;
     dev->layer_bytes = page_bytes / dev->shape.n_layers;
     dev->head_bytes = dev->layer_bytes / dev->shape.n_kv_heads;
     dev->value_bytes = kv_value_bytes(limits->kv_dtype, dev->head_pad);
@@ -206,7 +205,8 @@ void cpu_slot_set(struct device *dev, uint32_t slot, const struct rules *rules) 
 void cpu_pages_clear(struct device *dev, const uint32_t *pages, uint32_t n_pages) {
     for (uint32_t i = 0; i < n_pages; i++) {
         ASSERT(pages[i] < dev->limits.n_pages);
-        memset(dev->kv + pages[i] * dev->page_bytes, 0, dev->page_bytes);
+        for (uint32_t l = 0; l < dev->shape.n_layers; l++)
+            memset(cpu_cached_page(dev, pages[i], l), 0, dev->layer_bytes);
     }
 }
 
@@ -214,7 +214,8 @@ void cpu_page_copy(struct device *dev, uint32_t from, uint32_t to) {
     ASSERT(from < dev->limits.n_pages);
     ASSERT(to < dev->limits.n_pages);
     ASSERT(from != to);
-    memcpy(dev->kv + to * dev->page_bytes, dev->kv + from * dev->page_bytes, dev->page_bytes);
+    for (uint32_t l = 0; l < dev->shape.n_layers; l++)
+        memcpy(cpu_cached_page(dev, to, l), cpu_cached_page(dev, from, l), dev->layer_bytes);
 }
 
 void cpu_work_ns(const struct device *dev, uint64_t ns[WORK_KINDS]) {

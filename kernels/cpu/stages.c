@@ -305,8 +305,8 @@ static void start_scratch(struct device *dev, uint32_t layer) {
     for (uint32_t i = 0; i < dev->fwd.n_segments; i++) {
         const struct segment *s = &dev->fwd.segments[i];
         if (s->pos % PAGE_TOKENS == 0) continue;
-        const char *cached = dev->kv + s->pages[s->pos / PAGE_TOKENS] * dev->page_bytes;
-        memcpy(cpu_page(dev, i, layer, s->pos / PAGE_TOKENS), cached + layer * dev->layer_bytes,
+        uint32_t index = s->pos / PAGE_TOKENS;
+        memcpy(cpu_page(dev, i, layer, index), cpu_cached_page(dev, s->pages[index], layer),
                dev->layer_bytes);
     }
 }

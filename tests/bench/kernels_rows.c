@@ -108,7 +108,7 @@ static void op_store(struct row_op *op, uint32_t row) {
     float *heads = op->x + (size_t)row * D_FF, *v = heads + (N_HEADS + N_KV_HEADS) * HEAD_DIM;
     for (uint32_t h = 0; h < N_HEADS + N_KV_HEADS; h++)
         dev->ops->rope(heads + h * HEAD_DIM, dev->cosines + at, dev->sines + at, HEAD_DIM / 2);
-    char *page = dev->kv + row / PAGE_TOKENS * dev->page_bytes;
+    char *page = cpu_cached_page(dev, row / PAGE_TOKENS, 0);
     for (uint32_t g = 0; g < N_KV_HEADS; g++)
         dev->ops->kv_store(dev, page + g * dev->head_bytes, row % PAGE_TOKENS,
                            heads + (N_HEADS + g) * HEAD_DIM, v + g * HEAD_DIM);

@@ -244,7 +244,7 @@ static void fill_pages(struct tiny *t, const struct tiny_sequence *s, uint32_t n
             float k[128], v[128];
             for (uint32_t i = 0; i < dev->shape.head_dim; i++)
                 k[i] = 1.5f * rng_normal(&rng), v[i] = rng_normal(&rng);
-            char *page = dev->kv + s->pages[pos / PAGE_TOKENS] * dev->page_bytes;
+            char *page = cpu_cached_page(dev, s->pages[pos / PAGE_TOKENS], 0);
             dev->ops->kv_store(dev, page + g * dev->head_bytes, pos % PAGE_TOKENS, k, v);
         }
 }
@@ -278,7 +278,7 @@ static void attend_double(const struct tiny *t, const struct tiny_sequence *s, u
     double most = -INFINITY, total = 0;
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t at = 0; at <= pos; at++) {
-            char *page = dev->kv + s->pages[at / PAGE_TOKENS] * dev->page_bytes;
+            char *page = cpu_cached_page(dev, s->pages[at / PAGE_TOKENS], 0);
             struct stored x =
                 read_stored(dev, page + g * dev->head_bytes, at % PAGE_TOKENS, pass == 1);
             double p = exp(score[at] - most), sum = 0;
@@ -372,7 +372,7 @@ static void a_broken_position_is_seen_by_those_who_attend_it(void **state) {
             /* Position 45 is in the midst of the rows of a tile. */
             float fine[16] = {1}, broken[16] = {1};
             broken[9] = in_v ? INFINITY : NAN; /* a score of -inf would be a probability of 0 */
-            char *page = t.dev->kv + s.pages[2] * t.dev->page_bytes;
+            char *page = cpu_cached_page(t.dev, s.pages[2], 0);
             t.dev->ops->kv_store(t.dev, page, 13, in_v ? fine : broken, in_v ? broken : fine);
             float out[60 * 96];
             attend(&t, &s, 0, 60, out);

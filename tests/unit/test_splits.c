@@ -79,7 +79,7 @@ static struct tiny open_for(const struct kernels *k, const struct play *play, st
         x[i] = 2 * rng_normal(&rng);
     for (uint32_t page = 0; page < t.limits.n_pages; page++)
         for (uint32_t i = 0; i < 2 * PAGE_TOKENS; i++) {
-            char *head = dev->kv + page * dev->page_bytes + i % 2 * dev->head_bytes;
+            char *head = cpu_cached_page(dev, page, 0) + i % 2 * dev->head_bytes;
             const float *from = x + rng_below(&rng, 64);
             dev->ops->kv_store(dev, head, i / 2, from, from + DIM);
         }
@@ -93,7 +93,7 @@ static void fill_rows(struct device *dev) {
     for (size_t i = 0; i < dev->n_rows * dev->ld_q; i++)
         dev->q[i] = rng_normal(&rng);
     for (uint32_t i = 0; dev->drafting && i < dev->scratch_pages * dev->fwd.n_segments; i++)
-        memcpy(dev->kv_scratch + i * dev->layer_bytes, dev->kv + (3 + i) * dev->page_bytes,
+        memcpy(dev->kv_scratch + i * dev->layer_bytes, cpu_cached_page(dev, 3 + i, 0),
                dev->layer_bytes);
 }
 

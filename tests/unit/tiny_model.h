@@ -193,17 +193,21 @@ static inline void tiny_poison_pages(const struct tiny *t, uint32_t first, uint3
     if (tiny_on_cuda(t))
         cuda_peek_poison(t->dev, CUDA_KV, first * bytes, n * bytes);
     else
-        memset(t->dev->kv + first * bytes, 0xff, n * bytes);
+        for (uint32_t l = 0; l < t->shape.n_layers; l++)
+            memset(cpu_cached_page(t->dev, first, l), 0xff, n * t->dev->layer_bytes);
 }
 
-/* What lies in n KV pages; malloc'd. */
+/* What lies in n KV pages, page by page; malloc'd. */
 static inline char *tiny_read_pages(const struct tiny *t, uint32_t first, uint32_t n) {
     size_t bytes = tiny_page_bytes(t);
     char *out = malloc(n * bytes);
     if (tiny_on_cuda(t))
         cuda_peek_read(t->dev, CUDA_KV, first * bytes, n * bytes, out);
     else
-        memcpy(out, t->dev->kv + first * bytes, n * bytes);
+        for (uint32_t i = 0; i < n * t->shape.n_layers; i++)
+            memcpy(out + i * t->dev->layer_bytes,
+                   cpu_cached_page(t->dev, first + i / t->shape.n_layers, i % t->shape.n_layers),
+                   t->dev->layer_bytes);
     return out;
 }
 
