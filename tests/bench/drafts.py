@@ -14,7 +14,7 @@ from figures import rounds
 from sides import arithmetic_of
 
 CONTEXT = 16
-CYCLES = 12  # of a text with fixed blocks
+BLOCKS = 8  # cycles of a text with fixed blocks, as multiples of the block: the last are cut by the text's end
 
 
 def paired(args, side, dtype, drafts, accept, gen, pairs):
@@ -35,7 +35,7 @@ def cycles(args, side, dtype):
     """(key, values, what share of it the draft forward takes)"""
     for block in args.blocks:
         for accept in (k for k in args.block_accept if k < block):
-            name, case = paired(args, side, dtype, block, accept, 1 + CYCLES * (accept + 1), args.block_pairs)
+            name, case = paired(args, side, dtype, block, accept, 1 + BLOCKS * block * (accept + 1), args.block_pairs)
             kept, took = case["accepted_length"], case["forward_ms"]
             costs = [kept / ratio for ratio in case["without_drafts"]["speed_over_it"]["of_each"]]
             yield (name, dtype, "cycle", block, accept), costs, took["draft"] / (took["draft"] + took["verify"])
