@@ -72,6 +72,11 @@ static void score_pages(const char *q, size_t q_stride, size_t ep, const char *k
     TILE_STORE(3, scores + TILE * ATTEND_BLOCK + PAGE_TOKENS, SCORE_BYTES);
 }
 
+static void fetch(const struct tile_walk *w, const char *k_or_v) {
+    for (size_t i = 0; i < w->dev->value_bytes; i += 64)
+        attend_fetch_line(k_or_v + i);
+}
+
 /* An odd page is taken twice: scores have room for a whole block. */
 static void block_scores(const struct tile_walk *w, uint32_t first, uint32_t end, uint32_t row,
                          bool two) {
@@ -82,10 +87,10 @@ static void block_scores(const struct tile_walk *w, uint32_t first, uint32_t end
         const char *k1 = attend_page(w, p + 1 < end ? p + 1 : end - 1);
         const char *k0 = p >= first ? attend_page(w, p) : k1;
         if (w->n <= ATTEND_FEW_ROWS) {
-            attend_fetch(w, k0, true);
-            attend_fetch(w, k1, true);
+            fetch(w, k0 + w->dev->value_bytes);
+            fetch(w, k1 + w->dev->value_bytes);
             for (uint32_t later = p + AHEAD; later < p + AHEAD + 2 && later < w->n_pages; later++)
-                attend_fetch(w, attend_page(w, later), false);
+                fetch(w, attend_page(w, later));
         }
         float *scores = w->s.scores + row * (size_t)ATTEND_BLOCK + (p - at_page) * PAGE_TOKENS;
         score_pages(q, ep * sizeof(float), ep, k0, k1, two, scores);
