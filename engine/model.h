@@ -10,8 +10,9 @@
 
 struct model {
     struct model_info info;
-    struct model_shape shape; /* rope_freq is NULL after load */
-    enum dtype weight_dtype;  /* the type most matrix bytes have */
+    struct model_shape shape;  /* rope_freq is NULL after load */
+    enum activations products; /* info.activations */
+    enum dtype weight_dtype;   /* the type most matrix bytes have */
     const struct kernels *kernels;
     struct device *device; /* weights loaded; the engine calls reserve */
     struct tokenizer *tokenizer;

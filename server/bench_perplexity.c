@@ -1,6 +1,5 @@
 /* bench_perplexity.c: how well a model foretells a given text. */
 #include <math.h>
-#include <string.h>
 
 #include "server/bench.h"
 
@@ -10,64 +9,16 @@ struct scoring {
     double nll;
 };
 
-/* A row is walked in vectors of four: one exp after the other would take as long as a small model's
- * forward. */
-typedef float floats __attribute__((vector_size(16)));
-typedef int32_t ints __attribute__((vector_size(16)));
-typedef uint32_t words __attribute__((vector_size(16)));
-typedef double doubles __attribute__((vector_size(32)));
-enum { LANES = 4 };
-
-/* x[i ..], n - i of them at most, `rest` behind. */
-static inline floats load(const float *x, uint32_t i, uint32_t n, float rest) {
-    floats v = rest - (floats){0};
-    if (n - i >= LANES)
-        memcpy(&v, x + i, sizeof v);
-    else
-        memcpy(&v, x + i, (n - i) * sizeof *x);
-    return v;
-}
-
-/* b where one is NaN. */
-static inline floats larger(floats a, floats b) {
-    ints mask = a > b;
-    return (floats)((mask & (ints)a) | (~mask & (ints)b));
-}
-
-/* e^x for x <= 0, within 3e-7 of it; 2^-126 where it is less. x = k ln 2 + r with |r| <= ln 2 / 2:
- * e^r by its series, 2^k by the exponent's bits. Adding 3 * 2^22 rounds to an integer, which then
- * stands in the lowest bits. */
-static inline floats exp_of(floats x) {
-    x = larger(-87.3365f - (floats){0}, x); /* NaN stays */
-    floats shifted = x * 0x1.715476p+0f + 0x1.8p23f, k = shifted - 0x1.8p23f;
-    floats r = (x - k * 0x1.63p-1f) + k * 0x1.bd0106p-13f; /* ln 2; k times the first is exact */
-    floats p = r * (1 / 720.0f) + 1 / 120.0f;
-    p = p * r + 1 / 24.0f;
-    p = p * r + 1 / 6.0f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    return (floats)((words)p + ((words)shifted << 23));
-}
-
-/* log of the sum of e^x over the row; sums in double. */
-static double log_sum_exp(const float *x, uint32_t n) {
-    floats largest = x[0] - (floats){0};
-    for (uint32_t i = 0; i < n; i += LANES)
-        largest = larger(load(x, i, n, x[0]), largest);
-    float most = largest[0];
-    for (uint32_t j = 1; j < LANES; j++)
-        if (largest[j] > most) most = largest[j];
-    doubles sum = {0};
-    for (uint32_t i = 0; i < n; i += LANES)
-        sum += __builtin_convertvector(exp_of(load(x, i, n, -INFINITY) - most), doubles);
-    return log((sum[0] + sum[1]) + (sum[2] + sum[3])) + (double)most;
-}
-
 static void score_row(void *arg, uint32_t position, const float *logits) {
     struct scoring *s = arg;
     if (position + 1 >= s->n_ids) return;
-    s->nll += log_sum_exp(logits, s->vocab_size) - (double)logits[s->ids[position + 1]];
+    float most = logits[0];
+    for (uint32_t i = 1; i < s->vocab_size; i++)
+        if (logits[i] > most) most = logits[i];
+    double sum = 0;
+    for (uint32_t i = 0; i < s->vocab_size; i++)
+        sum += exp((double)logits[i] - most);
+    s->nll += log(sum) + most - logits[s->ids[position + 1]];
     s->n_scored++;
 }
 

@@ -1,7 +1,5 @@
 #include "engine/load/costs.h"
 
-#include <string.h>
-
 #include "engine/cpu_count.h"
 #include "engine/model.h"
 
@@ -99,17 +97,8 @@ void model_costs(const struct model *model, struct model_costs *out) {
     *out = model->costs;
 }
 
-/* What the model's products are made in: int8 concerns matrices of blocks alone, and where there are
- * none the others meet rows in f32, as model_info says. */
-static enum activations of_products(const struct model *model) {
-    const char *name = model->info.activations;
-    for (enum activations a = 0; name && a < ACTIVATIONS_COUNT; a++)
-        if (strcmp(name, activations_name(a)) == 0) return a;
-    return model->shape.activations;
-}
-
 int model_peaks(const struct model *model, uint32_t n_threads, double *bytes_per_s,
                 double *flops_per_s, struct err *err) {
-    return model->kernels->peaks(of_products(model), n_threads ? n_threads : cpu_count(),
-                                 bytes_per_s, flops_per_s, err);
+    return model->kernels->peaks(model->products, n_threads ? n_threads : cpu_count(), bytes_per_s,
+                                 flops_per_s, err);
 }

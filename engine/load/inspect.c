@@ -220,7 +220,7 @@ static int judge_table(FILE *out, const struct checkpoint *ck, const struct mode
     fprintf(out, "%-18s %s%s%s\n", "backend", model_backend_name(kernels), hardware[0] ? ", " : "",
             hardware);
     fprintf(out, "%-18s %s", "kernels", kernels->name);
-    if (!rc) fprintf(out, ", %s activations", model_activations_name(activations, types));
+    if (!rc) fprintf(out, ", %s activations", activations_name(model_products(activations, types)));
     fprintf(out, "%s\n", options->deterministic && kernels->memory_left ? ", deterministic" : "");
     if (notice[0]) fprintf(out, "%-18s %s\n", "notice", notice);
     return rc;

@@ -311,7 +311,8 @@ static void set_info(struct model *m, const struct config *config,
     info->architecture = backbone_name(config->backbone);
     info->weight_dtype = kinds > 1 ? "mixed" : dtype_name(m->weight_dtype);
     model_set_table_info(m);
-    info->activations = model_activations_name(m->shape.activations, bytes_by_dtype);
+    m->products = model_products(m->shape.activations, bytes_by_dtype);
+    info->activations = activations_name(m->products);
     info->vocab_size = m->shape.vocab_size;
     info->context_length = m->shape.max_position;
     info->block_size = m->shape.block_size;
@@ -377,13 +378,12 @@ int model_choose_activations(const char *name, const struct kernels *kernels,
                    kernels->name, allowed);
 }
 
-const char *model_activations_name(enum activations activations,
-                                   const uint64_t bytes_by_dtype[DTYPE_COUNT]) {
-    if (activations != ACTIVATIONS_INT8) return activations_name(activations);
+enum activations model_products(enum activations activations,
+                                const uint64_t bytes_by_dtype[DTYPE_COUNT]) {
+    if (activations != ACTIVATIONS_INT8) return activations;
     for (int d = 0; d < DTYPE_COUNT; d++)
-        if (bytes_by_dtype[d] && dtype_block((enum dtype)d) > 1)
-            return activations_name(activations);
-    return activations_name(ACTIVATIONS_F32);
+        if (bytes_by_dtype[d] && dtype_block((enum dtype)d) > 1) return activations;
+    return ACTIVATIONS_F32;
 }
 
 /* Everything but the weights themselves; what can be refused is refused here. */

@@ -24,9 +24,9 @@ int model_load_on(const struct model_options *options, const struct kernels *ker
 int model_choose_activations(const char *name, const struct kernels *kernels,
                              const uint64_t bytes_by_dtype[DTYPE_COUNT], enum activations *out,
                              struct err *err);
-/* What they are called to users: int8 concerns quantised matrices alone. */
-const char *model_activations_name(enum activations activations,
-                                   const uint64_t bytes_by_dtype[DTYPE_COUNT]);
+/* What products are then made in: int8 concerns quantised matrices alone. */
+enum activations model_products(enum activations activations,
+                                const uint64_t bytes_by_dtype[DTYPE_COUNT]);
 /* Give the configuration the window that the options ask for. */
 int model_set_window(struct config *config, const struct model_options *options, struct err *err);
 

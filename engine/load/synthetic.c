@@ -273,12 +273,13 @@ static void set_info(struct model *m, const struct config *config, const char *s
     uint64_t matrix_bytes[DTYPE_COUNT] = {0};
     matrix_bytes[dtype] = 1;
     m->weight_dtype = dtype;
+    m->products = model_products(m->shape.activations, matrix_bytes);
     m->info = (struct model_info){
         .name = m->name,
         .path = m->path,
         .architecture = backbone_name(config->backbone),
         .weight_dtype = dtype_name(dtype),
-        .activations = model_activations_name(m->shape.activations, matrix_bytes),
+        .activations = activations_name(m->products),
         .vocab_size = m->shape.vocab_size,
         .context_length = m->shape.max_position,
         .block_size = m->shape.block_size,

@@ -12,8 +12,7 @@ enum { ROWS_MAX = 8 };
 /* Kind, rows and columns are constants wherever these are inlined: loops over them are unrolled and the
  * sums are registers. Up to FEW rows go against four pages, or 64 numbers of v, at once: fewer sums
  * would leave the adders waiting. */
-#define UNROLLED _Pragma("GCC unroll 8")
-#define INLINED  static inline __attribute__((always_inline))
+#define INLINED static inline __attribute__((always_inline))
 enum { FEW = 4, COLUMNS_MAX = 4, LINE = 64 };
 
 INLINED uint32_t columns_together(uint32_t n_rows) {
@@ -40,10 +39,12 @@ INLINED __m512 column(enum kv_kind kind, const char *at, uint32_t i) {
 /* sums[row][column] += x[row] * v[column]. */
 INLINED void add_products(uint32_t n_rows, uint32_t n_columns, const float *const *x, size_t at,
                           const __m512 *v, __m512 (*sums)[COLUMNS_MAX]) {
-    UNROLLED for (uint32_t r = 0; r < n_rows; r++) {
+#pragma GCC unroll 8
+    for (uint32_t r = 0; r < n_rows; r++) {
         __m512 xr = _mm512_set1_ps(x[r][at]);
-        UNROLLED for (uint32_t c = 0; c < n_columns; c++) sums[r][c] =
-            _mm512_fmadd_ps(v[c], xr, sums[r][c]);
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < n_columns; c++)
+            sums[r][c] = _mm512_fmadd_ps(v[c], xr, sums[r][c]);
     }
 }
 
@@ -51,21 +52,32 @@ INLINED void qk_pages(enum kv_kind kind, uint32_t n_rows, uint32_t n_pages,
                       const char *const *pages, size_t ahead, uint32_t e, const float *const *q,
                       float *const *scores) {
     __m512 sums[ROWS_MAX][COLUMNS_MAX], k[COLUMNS_MAX];
-    UNROLLED for (uint32_t r = 0; r < n_rows; r++) UNROLLED for (uint32_t p = 0; p < n_pages; p++)
-        sums[r][p] = _mm512_setzero_ps();
+#pragma GCC unroll 8
+    for (uint32_t r = 0; r < n_rows; r++)
+#pragma GCC unroll 8
+        for (uint32_t p = 0; p < n_pages; p++)
+            sums[r][p] = _mm512_setzero_ps();
     size_t at = 0;
     for (uint32_t d = 0; d < e; d += depth(kind)) {
-        if ((n_rows <= FEW || ahead) && at % LINE == 0)
-            UNROLLED for (uint32_t p = 0; p < n_pages; p++)
+        if ((n_rows <= FEW || ahead) && at % LINE == 0) {
+#pragma GCC unroll 8
+            for (uint32_t p = 0; p < n_pages; p++)
                 attend_fetch_line(pages[p] + ahead + at);
-        UNROLLED for (uint32_t i = 0; i < depth(kind); i++) {
-            UNROLLED for (uint32_t p = 0; p < n_pages; p++) k[p] = column(kind, pages[p] + at, i);
+        }
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < depth(kind); i++) {
+#pragma GCC unroll 8
+            for (uint32_t p = 0; p < n_pages; p++)
+                k[p] = column(kind, pages[p] + at, i);
             add_products(n_rows, n_pages, q, d + i, k, sums);
         }
         at += PAGE_TOKENS * number_bytes(kind) * depth(kind);
     }
-    UNROLLED for (uint32_t r = 0; r < n_rows; r++) UNROLLED for (uint32_t p = 0; p < n_pages; p++)
-        _mm512_storeu_ps(scores[r] + p * PAGE_TOKENS, sums[r][p]);
+#pragma GCC unroll 8
+    for (uint32_t r = 0; r < n_rows; r++)
+#pragma GCC unroll 8
+        for (uint32_t p = 0; p < n_pages; p++)
+            _mm512_storeu_ps(scores[r] + p * PAGE_TOKENS, sums[r][p]);
 }
 
 INLINED void qk_rows(enum kv_kind kind, uint32_t n_rows, const char *const *pages, uint32_t n_pages,
@@ -75,7 +87,8 @@ INLINED void qk_rows(enum kv_kind kind, uint32_t n_rows, const char *const *page
     float *row_scores[ROWS_MAX];
     const uint32_t together = columns_together(n_rows);
     for (uint32_t p = 0, n; p < n_pages; p += n, pages += n) {
-        UNROLLED for (uint32_t r = 0; r < n_rows; r++) {
+#pragma GCC unroll 8
+        for (uint32_t r = 0; r < n_rows; r++) {
             row_q[r] = q + rows[r] * ep;
             row_scores[r] = scores + rows[r] * (size_t)ATTEND_BLOCK + p * PAGE_TOKENS;
         }
@@ -93,22 +106,30 @@ INLINED void pv_columns(enum kv_kind kind, uint32_t n_rows, uint32_t n_columns, 
                         size_t ep, size_t d, float *const *part) {
     const size_t step = number_bytes(kind) * depth(kind);
     __m512 sums[ROWS_MAX][COLUMNS_MAX], v[COLUMNS_MAX];
-    UNROLLED for (uint32_t r = 0; r < n_rows; r++) UNROLLED for (uint32_t c = 0; c < n_columns; c++)
-        sums[r][c] = _mm512_loadu_ps(part[r] + d + 16 * c);
+#pragma GCC unroll 8
+    for (uint32_t r = 0; r < n_rows; r++)
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < n_columns; c++)
+            sums[r][c] = _mm512_loadu_ps(part[r] + d + 16 * c);
     for (uint32_t t = lo / depth(kind) * depth(kind); t < hi; t += depth(kind)) {
         size_t at = (t / depth(kind) * ep + d) * step;
         if (n_rows <= FEW || next != page)
             for (size_t line = at; line < at + 16 * n_columns * step; line += LINE)
                 attend_fetch_line(next + line);
-        UNROLLED for (uint32_t i = 0; i < depth(kind); i++) {
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < depth(kind); i++) {
             if (depth(kind) > 1 && (t + i < lo || t + i >= hi)) continue;
-            UNROLLED for (uint32_t c = 0; c < n_columns; c++) v[c] =
-                column(kind, page + at + 16 * c * step, i);
+#pragma GCC unroll 8
+            for (uint32_t c = 0; c < n_columns; c++)
+                v[c] = column(kind, page + at + 16 * c * step, i);
             add_products(n_rows, n_columns, probs, t + i, v, sums);
         }
     }
-    UNROLLED for (uint32_t r = 0; r < n_rows; r++) UNROLLED for (uint32_t c = 0; c < n_columns; c++)
-        _mm512_storeu_ps(part[r] + d + 16 * c, sums[r][c]);
+#pragma GCC unroll 8
+    for (uint32_t r = 0; r < n_rows; r++)
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < n_columns; c++)
+            _mm512_storeu_ps(part[r] + d + 16 * c, sums[r][c]);
 }
 
 INLINED void pv_rows(enum kv_kind kind, uint32_t n_rows, const char *page, const char *next,
@@ -116,7 +137,8 @@ INLINED void pv_rows(enum kv_kind kind, uint32_t n_rows, const char *page, const
                      float *part) {
     const float *row_probs[ROWS_MAX];
     float *row_part[ROWS_MAX];
-    UNROLLED for (uint32_t r = 0; r < n_rows; r++) {
+#pragma GCC unroll 8
+    for (uint32_t r = 0; r < n_rows; r++) {
         row_probs[r] = probs + rows[r] * (size_t)ATTEND_BLOCK;
         row_part[r] = part + rows[r] * ep;
     }

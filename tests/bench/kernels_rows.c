@@ -101,7 +101,7 @@ static void op_narrow(struct row_op *op, uint32_t row) {
     op->dev->ops->narrow(op->x + (size_t)row * op->n, 0, n_steps, n_steps, op->narrow, row);
 }
 
-/* As head_row of stages.c has it, without norms; row r stands at position r. */
+/* As finish_heads of stages.c has it, without norms; row r stands at position r. */
 static void op_store(struct row_op *op, uint32_t row) {
     struct device *dev = op->dev;
     const size_t at = (size_t)row * HEAD_DIM / 2;

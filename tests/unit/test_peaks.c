@@ -19,9 +19,8 @@ static void a_model_asks_for_what_its_products_are_made_in(void **state) {
     (void)state;
     static const struct kernels table = {.peaks = fake_peaks};
     for (enum activations a = 0; a < ACTIVATIONS_COUNT; a++) {
-        struct model model = {.kernels = &table,
-                              .info = {.activations = activations_name(a)},
-                              .shape = {.activations = ACTIVATIONS_INT8}};
+        struct model model = {
+            .kernels = &table, .products = a, .shape = {.activations = ACTIVATIONS_INT8}};
         double bytes, flops;
         asked = ACTIVATIONS_COUNT;
         assert_int_equal(model_peaks(&model, 3, &bytes, &flops, NULL), OK);
