@@ -40,6 +40,7 @@ struct model_options {
 /* A loaded model: weights on the device, tokenizer, template. Immutable after model_load, so any
  * thread may read it; only the engine made from it may use its device. */
 struct model;
+struct meter;
 
 /* What a checkpoint's generation_config.json says of requests that leave it open, as found there. */
 struct sampling_hints {
@@ -96,6 +97,12 @@ void model_costs(const struct model *model, struct model_costs *out);
  * model_info's `activations` stand for. Takes some tenths of a second. */
 int model_peaks(const struct model *model, uint32_t n_threads, double *bytes_per_s,
                 double *flops_per_s, struct err *err);
+/* What n_threads threads read a second at the moment: see `meter_open` of struct kernels. *out is NULL,
+ * and its rate 0, where the model's kernels have none. Closed before the model. */
+int model_meter_open(const struct model *model, uint32_t n_threads, struct meter **out,
+                     struct err *err);
+double model_meter_rate(const struct model *model, struct meter *meter);
+void model_meter_close(const struct model *model, struct meter *meter);
 
 /* Print what `geryon inspect` shows: architecture, composition, tensors, dtypes, memory, and what
  * would be refused and why. Reads headers only, loads no weights. */

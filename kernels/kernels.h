@@ -292,6 +292,7 @@ struct outcome {
 /* ---- the table -------------------------------------------------------------------------------- */
 
 struct device; /* opaque; each backend has its own */
+struct meter;  /* the same */
 
 struct device_limits {
     enum dtype
@@ -407,13 +408,18 @@ struct kernels {
     /* What the table computes on, as its maker calls it, e.g. "NVIDIA H200", into out[cap]. NULL: on the
      * host's processor. */
     void (*hardware)(char *out, size_t cap);
-    /* What the hardware reaches at best (CPU: on n_threads threads, in this table's instructions):
-     * bytes a second read from memory (a buffer larger than the caches) and operations a second (a
-     * multiply-add is two) in the products of weights with these activations; for int8, weights of
-     * blocks. Takes some tenths of a second. ERR_NOMEM, ERR_DEVICE, or ERR_IO when the system gives no
-     * threads. */
+    /* What the hardware reaches at best (CPU: on n_threads threads): bytes a second read from memory (a
+     * buffer larger than the caches) and operations a second (a multiply-add is two) in the products of
+     * weights with these activations in this table's instructions; for int8, weights of blocks. Takes
+     * some tenths of a second. ERR_NOMEM, ERR_DEVICE, or ERR_IO when the system gives no threads. */
     int (*peaks)(enum activations activations, uint32_t n_threads, double *bytes_per_s,
                  double *flops_per_s, struct err *err);
+    /* The rate of memory at a moment: where others share it, it may be half the best or all of it from
+     * one second to the next. A meter keeps its buffer and threads; a rate takes some milliseconds. All
+     * three are NULL where memory is the device's own. */
+    int (*meter_open)(uint32_t n_threads, struct meter **out, struct err *err); /* as peaks */
+    double (*meter_rate)(struct meter *meter); /* bytes a second that n_threads threads read */
+    void (*meter_close)(struct meter *meter);  /* NULL is fine */
 };
 
 /* Tables of this machine; NULL where the processor or the build lacks it. */

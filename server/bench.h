@@ -10,8 +10,9 @@ struct spread {
     double median, min, max;
 };
 
-/* The price of one token, from the model's shape and the forwards that ran; what share of the machine's
- * peaks the measured time makes of it. */
+/* The price of one token, from the model's shape and the forwards that ran; what share of the memory's
+ * rate (as metered around the repetitions, else its best) and of the peak of products the measured time
+ * makes of it. */
 struct bench_price {
     double bytes, flops;
     double bandwidth_share, flop_share;
@@ -49,6 +50,8 @@ struct bench_case {
     double gap_ms_p50, gap_ms_p95, gap_ms_p99; /* k tokens at once: k times the gap divided by k */
     double tokens_per_forward, accepted_length;
     double forward_ms[FORWARD_KINDS]; /* of one forward, the mean; 0 where there was none */
+    double
+        read_bytes_per_s; /* of memory, the mean of just before and after each repetition; 0: no meter */
     struct bench_paired paired;
 };
 
@@ -72,10 +75,13 @@ struct bench {
     struct bench_perplexity perplexity;
 };
 
-/* Measures cases on an engine that was made with prefill_first and is otherwise idle. */
+/* Measures cases on an engine of this model that was made with prefill_first and is otherwise idle. */
 struct bench_runner;
-struct bench_runner *bench_runner_create(struct engine *engine, const struct bench *bench,
-                                         uint32_t max_batch, uint32_t max_prompt); /* or NULL */
+struct bench_runner *bench_runner_create(const struct model *model, struct engine *engine,
+                                         const struct bench *bench, uint32_t max_batch,
+                                         uint32_t max_prompt); /* or NULL */
+/* The meter of model_meter_open that cases use from here on; NULL: none. */
+void bench_runner_meter(struct bench_runner *runner, struct meter *meter);
 /* After the engine's end: it may hold requests of a case that failed. NULL is fine. */
 void bench_runner_destroy(struct bench_runner *runner);
 /* prompt_tokens, gen_tokens, batch and reps are given; the rest is filled in. A case that does not

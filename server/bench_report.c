@@ -3,25 +3,32 @@
 
 #include "server/bench.h"
 
-static void share(struct bench_price *price, double tokens_per_s, const struct bench *bench) {
-    price->bandwidth_share = tokens_per_s * price->bytes / bench->peak_bytes_per_s;
-    price->flop_share = tokens_per_s * price->flops / bench->peak_flops_per_s;
+struct limits {
+    double bytes_per_s, flops_per_s;
+};
+
+static void share(struct bench_price *price, double tokens_per_s, const struct limits *limits) {
+    price->bandwidth_share = tokens_per_s * price->bytes / limits->bytes_per_s;
+    price->flop_share = tokens_per_s * price->flops / limits->flops_per_s;
 }
 
-static void shares(struct bench_phase *phase, const struct bench *bench) {
-    share(&phase->whole, phase->tokens_per_s.median, bench);
+static void shares(struct bench_phase *phase, const struct limits *limits) {
+    share(&phase->whole, phase->tokens_per_s.median, limits);
     if (!phase->has_work) return;
     double speed = phase->tokens / phase->seconds;
-    share(&phase->products, speed / phase->work_share[ENGINE_PRODUCTS], bench);
-    share(&phase->attention, speed / phase->work_share[ENGINE_ATTENTION], bench);
+    share(&phase->products, speed / phase->work_share[ENGINE_PRODUCTS], limits);
+    share(&phase->attention, speed / phase->work_share[ENGINE_ATTENTION], limits);
 }
 
 void bench_shares(struct bench *bench) {
     for (uint32_t i = 0; i < bench->n_cases; i++) {
         struct bench_case *c = &bench->cases[i];
         if (c->skipped[0]) continue;
-        shares(&c->prefill, bench);
-        shares(&c->decode, bench);
+        bool metered = c->read_bytes_per_s > 0;
+        struct limits limits = {metered ? c->read_bytes_per_s : bench->peak_bytes_per_s,
+                                bench->peak_flops_per_s};
+        shares(&c->prefill, &limits);
+        shares(&c->decode, &limits);
     }
 }
 
@@ -86,6 +93,8 @@ static void add_case(struct buf *out, const struct bench_case *c) {
     }
     buf_fmt(out, "\"reps\":%u,\"total_prompt_tokens\":%llu,\"total_output_tokens\":%llu,", c->reps,
             (unsigned long long)c->prompt_total, (unsigned long long)c->output_total);
+    if (c->read_bytes_per_s > 0)
+        buf_fmt(out, "\"read_bytes_per_second\":%.6g,", c->read_bytes_per_s);
     add_phase(out, "prefill", &c->prefill);
     buf_str(out, ",");
     add_spread(out, "time_to_first_token_ms", &c->first_token_ms);
@@ -171,8 +180,9 @@ static void markdown_case(struct buf *out, const struct bench_case *c) {
 
 static void markdown_price(struct buf *out, const struct bench_case *c, const char *name,
                            const struct bench_phase *p) {
-    buf_fmt(out, "| %u | %u | %s | %.2f, %.0f | ", c->prompt_tokens, c->batch, name,
-            p->whole.bytes / 1e6, p->whole.flops / 1e6);
+    buf_fmt(out, "| %u | %u | %s | ", c->prompt_tokens, c->batch, name);
+    if (c->read_bytes_per_s > 0) buf_fmt(out, "%.1f", c->read_bytes_per_s / 1e9);
+    buf_fmt(out, " | %.2f, %.0f | ", p->whole.bytes / 1e6, p->whole.flops / 1e6);
     if (!p->has_work) {
         buf_str(out, "| | |\n");
         return;
@@ -185,10 +195,11 @@ static void markdown_price(struct buf *out, const struct bench_case *c, const ch
 }
 
 static void markdown_prices(struct buf *out, const struct bench *b) {
-    buf_str(out,
-            "\n| prompt | batch | | MB, MFLOP a token | time: products / attention / rows / "
-            "sampling / rest | products: of bandwidth, FLOP peak | attention: of bandwidth, FLOP "
-            "peak |\n|---|---|---|---|---|---|---|\n");
+    buf_str(
+        out,
+        "\n| prompt | batch | | memory GB/s meanwhile | MB, MFLOP a token | time: products / "
+        "attention / rows / sampling / rest | products: of bandwidth, FLOP peak | attention: of "
+        "bandwidth, FLOP peak |\n|---|---|---|---|---|---|---|---|\n");
     for (uint32_t i = 0; i < b->n_cases; i++) {
         const struct bench_case *c = &b->cases[i];
         if (c->skipped[0]) continue;

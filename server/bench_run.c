@@ -22,11 +22,14 @@ struct totals {
     bool has_work;
     uint64_t forwards[FORWARD_KINDS];
     double forward_s[FORWARD_KINDS];
+    double read_rates; /* of memory, two a repetition */
 };
 
 struct bench_runner {
+    const struct model *model;
     struct engine *engine;
     const struct bench *bench;
+    struct meter *meter; /* or NULL */
     uint32_t max_prompt;
     struct request *requests; /* [max_batch] */
     int32_t *prompts;         /* [max_batch][max_prompt] */
@@ -34,11 +37,13 @@ struct bench_runner {
     double *scratch;          /* [max_batch] */
 };
 
-struct bench_runner *bench_runner_create(struct engine *engine, const struct bench *bench,
-                                         uint32_t max_batch, uint32_t max_prompt) {
+struct bench_runner *bench_runner_create(const struct model *model, struct engine *engine,
+                                         const struct bench *bench, uint32_t max_batch,
+                                         uint32_t max_prompt) {
     struct bench_runner *r = calloc(1, sizeof *r);
     if (!r) return NULL;
-    *r = (struct bench_runner){.engine = engine, .bench = bench, .max_prompt = max_prompt};
+    *r = (struct bench_runner){
+        .model = model, .engine = engine, .bench = bench, .max_prompt = max_prompt};
     r->requests = calloc(max_batch, sizeof *r->requests);
     r->prompts = calloc((size_t)max_batch * max_prompt, sizeof *r->prompts);
     r->seen = calloc(max_batch, sizeof *r->seen);
@@ -55,6 +60,10 @@ void bench_runner_destroy(struct bench_runner *r) {
     free(r->seen);
     free(r->scratch);
     free(r);
+}
+
+void bench_runner_meter(struct bench_runner *r, struct meter *meter) {
+    r->meter = meter;
 }
 
 /* ---- statistics -------------------------------------------------------------------------------- */
@@ -325,11 +334,13 @@ static void reps_fini(struct reps *reps) {
 
 static int run_rep(struct bench_runner *r, struct bench_case *c, uint32_t rep, bool plain,
                    struct reps *reps, struct err *err) {
+    reps->totals.read_rates += model_meter_rate(r->model, r->meter);
     uint64_t begun_us = clock_us();
     engine_pause_drafts(r->engine, plain);
     int rc = submit(r, c, rep, plain, err);
     if (rc == OK) rc = run_steps(r, c, reps->gaps, &reps->totals, err);
     if (rc == OK) measure_rep(r, c, rep, begun_us, &reps->figures, &reps->totals);
+    reps->totals.read_rates += model_meter_rate(r->model, r->meter);
     engine_pause_drafts(r->engine, false);
     return rc;
 }
@@ -375,6 +386,7 @@ static void summarise(struct bench_case *c, struct reps *reps) {
     c->prefill.tokens_per_s = spread_of(reps->figures.prefill, c->reps);
     c->decode.tokens_per_s = spread_of(reps->figures.decode, c->reps);
     c->first_token_ms = spread_of(reps->figures.first_token, c->reps);
+    c->read_bytes_per_s = t->read_rates / (2.0 * c->reps);
     c->prompt_total = (uint64_t)c->prompt_tokens * c->batch * c->reps;
     c->output_total = (uint64_t)c->gen_tokens * c->batch * c->reps;
     for (int kind = 0; kind < FORWARD_KINDS; kind++)

@@ -186,11 +186,16 @@ static int measure(const struct options *options, struct offline *offline, struc
     cmd_notices(offline);
     bench->cases =
         calloc((size_t)options->prompt_tokens.n * options->batch.n, sizeof *bench->cases);
-    *runner = bench_runner_create(offline->engine, bench, largest(&options->batch),
+    *runner = bench_runner_create(offline->model, offline->engine, bench, largest(&options->batch),
                                   largest(&options->prompt_tokens));
     if (!bench->cases || !*runner) return err_set(err, ERR_NOMEM, "no memory for the bench");
+    struct meter *meter = NULL;
     int rc = measure_peaks(offline->model, bench, err);
+    if (!rc) rc = model_meter_open(offline->model, bench->model->n_threads, &meter, err);
+    bench_runner_meter(*runner, meter);
     if (!rc) rc = run_cases(options, *runner, bench, err);
+    bench_runner_meter(*runner, NULL);
+    model_meter_close(offline->model, meter);
     if (!rc && options->perplexity) rc = run_perplexity(options, offline, &bench->perplexity, err);
     bench->resident_bytes = resident_bytes();
     if (!rc) rc = measure_peaks(offline->model, bench, err);

@@ -102,3 +102,18 @@ int model_peaks(const struct model *model, uint32_t n_threads, double *bytes_per
     return model->kernels->peaks(model->products, n_threads ? n_threads : cpu_count(), bytes_per_s,
                                  flops_per_s, err);
 }
+
+int model_meter_open(const struct model *model, uint32_t n_threads, struct meter **out,
+                     struct err *err) {
+    *out = NULL;
+    if (!model->kernels->meter_open) return OK;
+    return model->kernels->meter_open(n_threads ? n_threads : cpu_count(), out, err);
+}
+
+double model_meter_rate(const struct model *model, struct meter *meter) {
+    return meter ? model->kernels->meter_rate(meter) : 0;
+}
+
+void model_meter_close(const struct model *model, struct meter *meter) {
+    if (meter) model->kernels->meter_close(meter);
+}

@@ -6,7 +6,9 @@
  * costs little. The best pass counts: whatever else runs can only make one slower. */
 #include "kernels/cpu/peaks.h"
 
+#include <math.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -49,50 +51,30 @@ static float plain_multiply_add(uint32_t rounds) {
     return sum;
 }
 
-const struct peaks_ops peaks_ops_plain = {
-    .read = plain_read, .multiply_add = plain_multiply_add, .round_flops = 16 * 2};
+const struct peaks_ops peaks_ops_plain = {.multiply_add = plain_multiply_add,
+                                          .round_flops = 16 * 2};
 
-struct job {
-    const struct peaks_ops *ops;
+/* ---- reading ----------------------------------------------------------------------------------- */
+
+struct meter {
+    struct pool *pool;
+    struct memory memory;
     char *buffer;
+    uint32_t n_tasks;
+    peaks_read_fn read;
     _Atomic uint64_t sink; /* keeps the results alive */
 };
 
 static void fill_task(void *arg, uint32_t task, uint32_t thread) {
     (void)thread;
-    struct job *job = arg; /* pages that were never written would all be the one zero page */
-    memset(job->buffer + (size_t)task * TASK_BYTES, (int)task + 1, TASK_BYTES);
+    struct meter *m = arg; /* pages that were never written would all be the one zero page */
+    memset(m->buffer + (size_t)task * TASK_BYTES, (int)task + 1, TASK_BYTES);
 }
 
 static void read_task(void *arg, uint32_t task, uint32_t thread) {
     (void)thread;
-    struct job *job = arg;
-    atomic_fetch_xor(&job->sink,
-                     job->ops->read(job->buffer + (size_t)task * TASK_BYTES, TASK_BYTES));
-}
-
-static void multiply_add_task(void *arg, uint32_t task, uint32_t thread) {
-    (void)task;
-    (void)thread;
-    struct job *job = arg;
-    float sum = job->ops->multiply_add(TASK_ROUNDS);
-    atomic_fetch_xor(&job->sink, (uint64_t)(sum * 1024));
-}
-
-static double seconds(void) {
-    return (double)pool_clock_ns() * 1e-9;
-}
-
-/* Seconds of the fastest pass; the first one only wakes the threads. */
-static double best_pass(struct pool *pool, pool_fn fn, struct job *job, uint32_t n_tasks) {
-    double best = 0;
-    for (int pass = 0; pass <= PASSES; pass++) {
-        double begun = seconds();
-        pool_run(pool, fn, job, n_tasks);
-        double took = seconds() - begun;
-        if (pass > 0 && (best == 0 || took < best)) best = took;
-    }
-    return best;
+    struct meter *m = arg;
+    atomic_fetch_xor(&m->sink, m->read(m->buffer + (size_t)task * TASK_BYTES, TASK_BYTES));
 }
 
 static size_t buffer_bytes(void) {
@@ -103,28 +85,82 @@ static size_t buffer_bytes(void) {
     return align_up(bytes, TASK_BYTES);
 }
 
+/* The widest loads that this processor has, whatever table asks. */
+static peaks_read_fn best_read(void) {
+#if defined(__x86_64__)
+    if (kernels_avx512()) return peaks_read_avx512;
+    if (kernels_avx2()) return peaks_read_avx2;
+#endif
+    return plain_read;
+}
+
+int cpu_meter_open(uint32_t n_threads, struct meter **out, struct err *err) {
+    size_t bytes = buffer_bytes();
+    struct meter *m = calloc(1, sizeof *m);
+    int rc = m ? OK : err_set(err, ERR_NOMEM, "peaks: no memory");
+    if (!rc) rc = pool_create(n_threads, &m->pool, err);
+    if (!rc && !(m->buffer = memory_take(&m->memory, bytes)))
+        rc = err_set(err, ERR_NOMEM, "peaks: no memory for a buffer of %zu bytes", bytes);
+    if (rc) {
+        cpu_meter_close(m);
+        return rc;
+    }
+    m->n_tasks = (uint32_t)(bytes / TASK_BYTES);
+    m->read = best_read();
+    pool_run(m->pool, fill_task, m, m->n_tasks);
+    *out = m;
+    return OK;
+}
+
+void cpu_meter_close(struct meter *m) {
+    if (!m) return;
+    memory_free(&m->memory);
+    pool_destroy(m->pool);
+    free(m);
+}
+
+static double seconds_of(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks) {
+    uint64_t begun = pool_clock_ns();
+    pool_run(pool, fn, arg, n_tasks);
+    return (double)(pool_clock_ns() - begun) * 1e-9;
+}
+
+double cpu_meter_rate(struct meter *m) {
+    return (double)m->n_tasks * TASK_BYTES / seconds_of(m->pool, read_task, m, m->n_tasks);
+}
+
+/* ---- peaks ------------------------------------------------------------------------------------- */
+
+struct multiply_job {
+    const struct peaks_ops *ops;
+    _Atomic uint64_t sink;
+};
+
+static void multiply_add_task(void *arg, uint32_t task, uint32_t thread) {
+    (void)task;
+    (void)thread;
+    struct multiply_job *job = arg;
+    float sum = job->ops->multiply_add(TASK_ROUNDS);
+    atomic_fetch_xor(&job->sink, (uint64_t)(sum * 1024));
+}
+
 static int peaks(const struct peaks_ops *ops, uint32_t n_threads, double *bytes_per_s,
                  double *flops_per_s, struct err *err) {
-    struct pool *pool;
-    int rc = pool_create(n_threads, &pool, err);
+    struct meter *meter;
+    int rc = cpu_meter_open(n_threads, &meter, err);
     if (rc) return rc;
-    struct memory memory = {0};
-    struct job job = {.ops = ops};
-    size_t bytes = buffer_bytes();
-    job.buffer = memory_take(&memory, bytes);
-    if (job.buffer) {
-        uint32_t n_tasks = (uint32_t)(bytes / TASK_BYTES);
-        pool_run(pool, fill_task, &job, n_tasks);
-        *bytes_per_s = (double)bytes / best_pass(pool, read_task, &job, n_tasks);
-        n_tasks = n_threads * TASKS_A_THREAD;
-        *flops_per_s = (double)job.ops->round_flops * TASK_ROUNDS * n_tasks /
-                       best_pass(pool, multiply_add_task, &job, n_tasks);
-    } else {
-        rc = err_set(err, ERR_NOMEM, "peaks: no memory for a buffer of %zu bytes", bytes);
+    struct multiply_job job = {.ops = ops};
+    uint32_t n_tasks = n_threads * TASKS_A_THREAD;
+    double flops = (double)ops->round_flops * TASK_ROUNDS * n_tasks;
+    *bytes_per_s = *flops_per_s = 0;
+    for (int pass = 0; pass < PASSES; pass++)
+        *bytes_per_s = fmax(*bytes_per_s, cpu_meter_rate(meter));
+    for (int pass = 0; pass < PASSES; pass++) {
+        double s = seconds_of(meter->pool, multiply_add_task, &job, n_tasks);
+        *flops_per_s = fmax(*flops_per_s, flops / s);
     }
-    memory_free(&memory);
-    pool_destroy(pool);
-    return rc;
+    cpu_meter_close(meter);
+    return OK;
 }
 
 int cpu_peaks_plain(enum activations activations, uint32_t n_threads, double *bytes_per_s,
@@ -136,47 +172,34 @@ int cpu_peaks_plain(enum activations activations, uint32_t n_threads, double *by
 #if defined(__x86_64__)
 /* ---- which loops ------------------------------------------------------------------------------- */
 
-static struct peaks_ops with_read_of(const struct peaks_ops *products,
-                                     const struct peaks_ops *reads) {
-    struct peaks_ops ops = *products;
-    ops.read = reads->read;
-    return ops;
+const struct peaks_ops *peaks_choose_avx2(enum activations activations) {
+    return activations == ACTIVATIONS_INT8 ? &peaks_ops_avx2_int8 : &peaks_ops_avx2;
 }
 
-struct peaks_ops peaks_choose_avx2(enum activations activations) {
-    return with_read_of(activations == ACTIVATIONS_INT8 ? &peaks_ops_avx2_int8 : &peaks_ops_avx2,
-                        &peaks_ops_avx2);
+const struct peaks_ops *peaks_choose_avx512(enum activations activations, bool vnni) {
+    if (activations != ACTIVATIONS_INT8) return &peaks_ops_avx512;
+    return vnni ? &peaks_ops_avx512_vnni_int8 : &peaks_ops_avx2_int8;
 }
 
-struct peaks_ops peaks_choose_avx512(enum activations activations, bool vnni) {
-    const struct peaks_ops *products = activations != ACTIVATIONS_INT8 ? &peaks_ops_avx512
-                                       : vnni                          ? &peaks_ops_avx512_vnni_int8
-                                                                       : &peaks_ops_avx2_int8;
-    return with_read_of(products, &peaks_ops_avx512);
-}
-
-struct peaks_ops peaks_choose_amx(enum activations activations) {
-    const struct peaks_ops *products = activations == ACTIVATIONS_BF16   ? &peaks_ops_amx_bf16
-                                       : activations == ACTIVATIONS_INT8 ? &peaks_ops_amx_int8
-                                                                         : &peaks_ops_avx512;
-    return with_read_of(products, &peaks_ops_avx512);
+const struct peaks_ops *peaks_choose_amx(enum activations activations) {
+    return activations == ACTIVATIONS_BF16   ? &peaks_ops_amx_bf16
+           : activations == ACTIVATIONS_INT8 ? &peaks_ops_amx_int8
+                                             : &peaks_ops_avx512;
 }
 
 int cpu_peaks_avx2(enum activations activations, uint32_t n_threads, double *bytes_per_s,
                    double *flops_per_s, struct err *err) {
-    struct peaks_ops ops = peaks_choose_avx2(activations);
-    return peaks(&ops, n_threads, bytes_per_s, flops_per_s, err);
+    return peaks(peaks_choose_avx2(activations), n_threads, bytes_per_s, flops_per_s, err);
 }
 
 int cpu_peaks_avx512(enum activations activations, uint32_t n_threads, double *bytes_per_s,
                      double *flops_per_s, struct err *err) {
-    struct peaks_ops ops = peaks_choose_avx512(activations, __builtin_cpu_supports("avx512vnni"));
-    return peaks(&ops, n_threads, bytes_per_s, flops_per_s, err);
+    return peaks(peaks_choose_avx512(activations, __builtin_cpu_supports("avx512vnni")), n_threads,
+                 bytes_per_s, flops_per_s, err);
 }
 
 int cpu_peaks_amx(enum activations activations, uint32_t n_threads, double *bytes_per_s,
                   double *flops_per_s, struct err *err) {
-    struct peaks_ops ops = peaks_choose_amx(activations);
-    return peaks(&ops, n_threads, bytes_per_s, flops_per_s, err);
+    return peaks(peaks_choose_amx(activations), n_threads, bytes_per_s, flops_per_s, err);
 }
 #endif

@@ -21,7 +21,8 @@
         .embed = cpu_embed, .qkv = cpu_qkv, .attend = cpu_attend,                                 \
         .out_residual = cpu_out_residual, .mlp = cpu_mlp, .lm_head = cpu_lm_head,                 \
         .work_ns = cpu_work_ns, .sample = cpu_sample, .accept = cpu_accept, .end = cpu_end,       \
-        .read_logits = cpu_read_logits                                                            \
+        .read_logits = cpu_read_logits, .meter_open = cpu_meter_open,                             \
+        .meter_rate = cpu_meter_rate, .meter_close = cpu_meter_close                              \
     }
 
 static int open_ref(const struct model_shape *shape, uint32_t n_threads, struct device **out,

@@ -48,7 +48,10 @@ def test_a_report_has_every_figure():
     assert report["timing_only"] is False and report["resident_bytes"] > 0
     assert "perplexity" not in report
     for case in report["cases"]:
+        memory = case["read_bytes_per_second"]  # around its repetitions: what shares are of
         for phase in case["prefill"], case["decode"]:
+            assert phase["bandwidth_share"] == pytest.approx(
+                phase["tokens_per_second"]["median"] * phase["bytes_per_token"] / memory, rel=1e-3, abs=1e-4)
             speed = phase["tokens_per_second"]
             assert 0 < speed["min"] <= speed["median"] <= speed["max"]
             for figure in "bytes_per_token", "flops_per_token", "bandwidth_share", "flop_share":
