@@ -65,6 +65,8 @@ static inline __m512i amx_narrow_32(__m512 high, __m512 low) {
 #endif
 }
 
+enum { TILE_AHEAD_BYTES = 4096 }; /* how far ahead a stream is fetched into the first-level cache */
+
 /* What the tiles are for. Rows of tiles 0, 1 and 4 are `first`, of 2, 3 and 5 `second` (1 .. 16). */
 enum amx_shape {
     AMX_NONE,

@@ -174,7 +174,7 @@ static void expand_half(enum dtype dtype, const uint8_t *group, uint32_t s, uint
         if (dtype == DTYPE_BF16)
             _mm_prefetch((const char *)step + b, _MM_HINT_T1);
         else
-            _mm_prefetch((const char *)step + PACK_AHEAD_BYTES + b, _MM_HINT_T0);
+            _mm_prefetch((const char *)step + TILE_AHEAD_BYTES + b, _MM_HINT_T0);
     switch ((int)dtype) {
     case DTYPE_F32:
         expand_f32(step, v, to);
@@ -257,7 +257,7 @@ static void few_rows(enum dtype dtype, const uint8_t *group, uint32_t n_steps, c
         if (as_it_lies) {
             w = group + s * sizeof slots[0];
             for (uint32_t b = 0; b < sizeof slots[0]; b += 64)
-                _mm_prefetch((const char *)w + PACK_AHEAD_BYTES + b, _MM_HINT_T0);
+                _mm_prefetch((const char *)w + TILE_AHEAD_BYTES + b, _MM_HINT_T0);
         }
         for (; !as_it_lies && n_expanded < n_steps && n_expanded <= s + AHEAD; n_expanded++)
             expand(dtype, group, n_expanded, slots[n_expanded % SLOTS]);

@@ -53,7 +53,7 @@ static void fill(enum dtype dtype, const uint8_t *at, struct step *step) {
     const __m512i table = _mm512_broadcast_i32x4(dtype == DTYPE_Q4_0 ? less_8 : plain);
     uint32_t bytes = pack_step_bytes(dtype), scales = pack_scales_at(dtype);
     for (uint32_t b = 0; b < bytes; b += 64)
-        _mm_prefetch((const char *)at + PACK_AHEAD_BYTES + b, _MM_HINT_T0);
+        _mm_prefetch((const char *)at + TILE_AHEAD_BYTES + b, _MM_HINT_T0);
     if (dtype != DTYPE_Q8_0) expand_nibbles(at, table, step->w);
     widen_f16(at + scales, step->d);
     if (dtype == DTYPE_Q4_1) widen_f16(at + scales + 64, step->m);

@@ -155,8 +155,32 @@ static inline int32_t half_sum(const int8_t *q) {
         REPEAT(TILE_DOT)                                                                 \
     }                                                                                    \
     REPEAT(TILE_FLOAT)
-#define NUMBERS_Q4_0(REPEAT) REPEAT(TILE_FROM_8) NIBBLES(REPEAT, 0x88)
-#define NUMBERS_Q4_1(REPEAT) REPEAT(TILE_FROM_0) NIBBLES(REPEAT, 0)
+/* The same of one row, which is bound by all but the products: the high halves first, 16 times what
+ * they are worth, which takes one shift of their sum for those of the numbers. */
+#define NIBBLES_1(FLIP, zero)                                                      \
+    const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8((char)0xf0); \
+    __m512i z[8], u0 = _mm512_set1_epi32(-16 * (zero)*rows[0].qsum), v0 = u0;      \
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) {                          \
+        z[i] = load(step + 64 * i);                                                \
+        if (FLIP) z[i] = _mm512_xor_si512(z[i], _mm512_set1_epi8((char)(FLIP)));   \
+        __asm__("" : "+v"(z[i])); /* not loaded twice */                           \
+    }                                                                              \
+    _Pragma("GCC unroll 4") for (int c = 0; c < 4; c++) {                          \
+        __m512i x = quad(q[0] + 8 * c + 4);                                        \
+        u0 = _mm512_dpbusd_epi32(u0, _mm512_and_si512(z[2 * c], high), x);         \
+        v0 = _mm512_dpbusd_epi32(v0, _mm512_and_si512(z[2 * c + 1], high), x);     \
+    }                                                                              \
+    u0 = _mm512_srai_epi32(u0, 4), v0 = _mm512_srai_epi32(v0, 4);                  \
+    _Pragma("GCC unroll 4") for (int c = 0; c < 4; c++) {                          \
+        __m512i x = quad(q[0] + 8 * c);                                            \
+        u0 = _mm512_dpbusd_epi32(u0, _mm512_and_si512(z[2 * c], low), x);          \
+        v0 = _mm512_dpbusd_epi32(v0, _mm512_and_si512(z[2 * c + 1], low), x);      \
+    }                                                                              \
+    TILE_FLOAT(0)
+#define NUMBERS_Q4_0_1(REPEAT) NIBBLES_1(0x88, 8)
+#define NUMBERS_Q4_1_1(REPEAT) NIBBLES_1(0, 0)
+#define NUMBERS_Q4_0(REPEAT)   REPEAT(TILE_FROM_8) NIBBLES(REPEAT, 0x88)
+#define NUMBERS_Q4_1(REPEAT)   REPEAT(TILE_FROM_0) NIBBLES(REPEAT, 0)
 
 #define QUAD(REPEAT, BITS, r)                                                     \
     {                                                                             \
@@ -212,23 +236,23 @@ static inline int32_t half_sum(const int8_t *q) {
         }                                                                                  \
         REPEAT(TILE_END)                                                                   \
     }
-#define DEFINE_TILES_4(NAME, DTYPE, NUMBERS)            \
-    DEFINE_TILE(NAME, 1, AVX2_REPEAT_1, DTYPE, NUMBERS) \
-    DEFINE_TILE(NAME, 2, AVX2_REPEAT_2, DTYPE, NUMBERS) \
-    DEFINE_TILE(NAME, 3, AVX2_REPEAT_3, DTYPE, NUMBERS) \
+#define DEFINE_TILES_4(NAME, DTYPE, NUMBERS, NUMBERS_1)   \
+    DEFINE_TILE(NAME, 1, AVX2_REPEAT_1, DTYPE, NUMBERS_1) \
+    DEFINE_TILE(NAME, 2, AVX2_REPEAT_2, DTYPE, NUMBERS)   \
+    DEFINE_TILE(NAME, 3, AVX2_REPEAT_3, DTYPE, NUMBERS)   \
     DEFINE_TILE(NAME, 4, AVX2_REPEAT_4, DTYPE, NUMBERS)
-#define DEFINE_TILES(NAME, DTYPE, NUMBERS)              \
-    DEFINE_TILES_4(NAME, DTYPE, NUMBERS)                \
+#define DEFINE_TILES(NAME, DTYPE, NUMBERS, NUMBERS_1)   \
+    DEFINE_TILES_4(NAME, DTYPE, NUMBERS, NUMBERS_1)     \
     DEFINE_TILE(NAME, 5, AVX2_REPEAT_5, DTYPE, NUMBERS) \
     DEFINE_TILE(NAME, 6, AVX2_REPEAT_6, DTYPE, NUMBERS)
-DEFINE_TILES(q8_0, DTYPE_Q8_0, NUMBERS_Q8_0)
-DEFINE_TILES(q4_0, DTYPE_Q4_0, NUMBERS_Q4_0)
-DEFINE_TILES(q4_1, DTYPE_Q4_1, NUMBERS_Q4_1)
-DEFINE_TILES(q5_0, DTYPE_Q5_0, NUMBERS_Q5_0)
-DEFINE_TILES(q5_1, DTYPE_Q5_1, NUMBERS_Q5_1)
-DEFINE_TILES(q4_k, DTYPE_Q4_K, NUMBERS_Q4_1)
-DEFINE_TILES(q5_k, DTYPE_Q5_K, NUMBERS_Q5_1)
-DEFINE_TILES_4(q6_k, DTYPE_Q6_K, NUMBERS_Q6_K)
+DEFINE_TILES(q8_0, DTYPE_Q8_0, NUMBERS_Q8_0, NUMBERS_Q8_0)
+DEFINE_TILES(q4_0, DTYPE_Q4_0, NUMBERS_Q4_0, NUMBERS_Q4_0_1)
+DEFINE_TILES(q4_1, DTYPE_Q4_1, NUMBERS_Q4_1, NUMBERS_Q4_1_1)
+DEFINE_TILES(q5_0, DTYPE_Q5_0, NUMBERS_Q5_0, NUMBERS_Q5_0)
+DEFINE_TILES(q5_1, DTYPE_Q5_1, NUMBERS_Q5_1, NUMBERS_Q5_1)
+DEFINE_TILES(q4_k, DTYPE_Q4_K, NUMBERS_Q4_1, NUMBERS_Q4_1_1)
+DEFINE_TILES(q5_k, DTYPE_Q5_K, NUMBERS_Q5_1, NUMBERS_Q5_1)
+DEFINE_TILES_4(q6_k, DTYPE_Q6_K, NUMBERS_Q6_K, NUMBERS_Q6_K)
 
 typedef void (*tile_fn)(const uint8_t *step, uint32_t s, uint32_t end, const struct gemm_rows *in,
                         uint32_t row, float (*acc)[GROUP]);

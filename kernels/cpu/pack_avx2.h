@@ -8,7 +8,7 @@
 enum {
     PACK_HEAD_STEPS = 8,      /* steps of a K type that share a head */
     PACK_NIBBLES_BYTES = 512, /* of a step; what else it has follows */
-    PACK_AHEAD_BYTES = 4096,  /* how far ahead a stream is fetched: across the border of a memory
+    PACK_AHEAD_BYTES = 3072,  /* how far ahead a stream is fetched: across the border of a memory
                                  page, where the hardware stops */
 };
 
@@ -69,10 +69,12 @@ static inline uint32_t pack_scales_at(enum dtype dtype) {
     return PACK_NIBBLES_BYTES + (fifth ? 128 : dtype == DTYPE_Q6_K ? 256 : 0);
 }
 
-/* Into the second-level cache, to which more lines can be on their way at once than to the first: an
- * EPYC then decodes 13 % faster. (The streams of amx go to the first, as measured before on a Xeon.) */
+/* Into the second-level cache, to which more lines can be on their way at once than to the first, and
+ * every second line, since the hardware fetches lines in pairs: on an EPYC one prefetch a line keeps the
+ * hardware's own stream from running ahead, and a q4_0 model decodes at two thirds of the speed. */
 static inline void pack_fetch_ahead(const uint8_t *step, uint32_t bytes) {
-    for (uint32_t i = 0; i < bytes; i += 64)
+#pragma GCC unroll 32
+    for (uint32_t i = 0; i < bytes; i += 128)
         __builtin_prefetch(step + PACK_AHEAD_BYTES + i, 0, 2);
 }
 

@@ -1,7 +1,7 @@
 /* pool.h: the worker threads of a CPU device. One thread at a time (the owner: that which loads, later
- * that which computes) hands out a phase of tasks and takes part in it; workers claim tasks from one
- * counter, spin for some microseconds when there are none, then park in the kernel, so that an idle
- * server costs nothing. */
+ * that which computes) hands out a phase of tasks and takes part in it. Each thread has a share of tasks
+ * that are neighbours, and when it is through, takes half of what another has left; then it spins for
+ * some microseconds and parks in the kernel, so that an idle server costs nothing. */
 #ifndef GERYON_KERNELS_CPU_POOL_H
 #define GERYON_KERNELS_CPU_POOL_H
 
@@ -34,8 +34,10 @@ uint32_t pool_threads(const struct pool *pool);
 /* Of a clock that never goes back. */
 uint64_t pool_clock_ns(void);
 
-/* Call fn(arg, t, thread) once for each t in 0 .. n_tasks - 1, in any order, and return when all
- * have returned. What the tasks wrote is then visible to the caller. Owner only; not from a task. */
+/* Call fn(arg, t, thread) once for each t in 0 .. n_tasks - 1 and return when all have returned. What the
+ * tasks wrote is then visible to the caller. A thread goes through its share, and what it takes over, in
+ * ascending order: tasks that read memory one after the other should be numbered so, and long tasks come
+ * before short ones as far as may be. Owner only; not from a task. */
 void pool_run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks);
 /* The same for tasks that may differ much in size. Elsewhere a worker that keeps the owner waiting for
  * milliseconds, and many times longer than the owner itself computed, has lost its core to somebody, and

@@ -219,6 +219,109 @@ static void a_worker_that_loses_its_processor_is_left_out_for_a_while(void **sta
     pool_destroy(pool);
 }
 
+struct many {
+    uint8_t *runs;
+};
+
+static void many_task(void *arg, uint32_t task, uint32_t thread) {
+    (void)thread;
+    struct many *m = arg;
+    m->runs[task]++;
+}
+
+struct order {
+    uint32_t n[2], tasks[2][64];
+};
+
+static void order_task(void *arg, uint32_t task, uint32_t thread) {
+    struct order *o = arg;
+    o->tasks[thread][o->n[thread]++] = task;
+}
+
+/* The first task that a worker runs ends when all others have: its share must not wait for it. */
+struct held {
+    _Atomic uint32_t n_done, n_held;
+    uint32_t n_tasks, max_held;
+};
+
+static void held_task(void *arg, uint32_t task, uint32_t thread) {
+    (void)task;
+    struct held *h = arg;
+    if (thread > 0 && atomic_fetch_add(&h->n_held, 1) < h->max_held)
+        while (atomic_load(&h->n_done) < h->n_tasks - h->max_held)
+            sched_yield();
+    if (thread == 0) /* until a worker is there, so that one is held at all */
+        while (atomic_load(&h->n_held) == 0)
+            sched_yield();
+    atomic_fetch_add(&h->n_done, 1);
+}
+
+static void a_share_does_not_wait_for_its_thread(void **state) {
+    (void)state;
+    for (uint32_t n_threads = 2; n_threads <= 4; n_threads++) {
+        struct pool *pool = pool_of(n_threads);
+        for (uint32_t n_tasks = n_threads; n_tasks < 90; n_tasks++) {
+            struct held h = {.n_tasks = n_tasks, .max_held = n_threads - 1};
+            pool_run_unlike(pool, held_task, &h, n_tasks);
+            assert_int_equal(atomic_load(&h.n_done), n_tasks);
+        }
+        pool_destroy(pool);
+    }
+}
+
+/* More tasks than a range has numbers for. */
+static void very_many_tasks_run_once_each(void **state) {
+    (void)state;
+    static const uint32_t counts[] = {65535, 65536, 131070, 131071, 200003};
+    struct pool *pool = pool_of(3);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        struct many m = {.runs = calloc(counts[i], 1)};
+        assert_non_null(m.runs);
+        pool_run(pool, many_task, &m, counts[i]);
+        for (uint32_t t = 0; t < counts[i]; t++)
+            assert_int_equal(m.runs[t], 1);
+        free(m.runs);
+    }
+    pool_destroy(pool);
+}
+
+/* Enough of them that ranges are written anew (pool.c, REFRESH), with threads that never have a share. */
+static void very_many_phases_lose_nothing(void **state) {
+    (void)state;
+    enum { PHASES = 150000 };
+    static struct count c;
+    memset((void *)&c, 0, sizeof c);
+    c.n_threads = 4;
+    struct pool *pool = pool_of(4);
+    for (uint32_t round = 1; round <= PHASES; round++) {
+        c.round = round;
+        pool_run(pool, count_task, &c, 3);
+        assert_true(c.plain[0] == round && c.plain[1] == round && c.plain[2] == round);
+    }
+    for (uint32_t t = 0; t < 3; t++)
+        assert_int_equal(atomic_load(&c.runs[t]), PHASES);
+    pool_destroy(pool);
+}
+
+/* Neighbouring tasks are one thread's, in ascending order: read as one stream. */
+static void a_thread_runs_neighbours_in_order(void **state) {
+    (void)state;
+    enum { N = 64 };
+    struct pool *pool = pool_of(2);
+    for (uint32_t round = 0; round < 200; round++) {
+        struct order o = {0};
+        pool_run(pool, order_task, &o, N);
+        uint32_t n_breaks = 0;
+        for (uint32_t thread = 0; thread < 2; thread++)
+            for (uint32_t i = 1; i < o.n[thread]; i++)
+                n_breaks += o.tasks[thread][i] != o.tasks[thread][i - 1] + 1;
+        /* A takeover halves what is left: no more than log2 of it in a row, by each. */
+        assert_true(n_breaks <= 2 * 6);
+        assert_int_equal(o.n[0] + o.n[1], N);
+    }
+    pool_destroy(pool);
+}
+
 static void thread_counts_out_of_range_are_refused(void **state) {
     (void)state;
     struct pool *pool = NULL;
@@ -238,6 +341,10 @@ int main(void) {
         cmocka_unit_test(unpinned_threads_may_run_anywhere),
         cmocka_unit_test(pinned_threads_have_a_processor_each),
         cmocka_unit_test(a_worker_that_loses_its_processor_is_left_out_for_a_while),
+        cmocka_unit_test(a_share_does_not_wait_for_its_thread),
+        cmocka_unit_test(very_many_tasks_run_once_each),
+        cmocka_unit_test(very_many_phases_lose_nothing),
+        cmocka_unit_test(a_thread_runs_neighbours_in_order),
         cmocka_unit_test(thread_counts_out_of_range_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
