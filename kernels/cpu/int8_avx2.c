@@ -22,6 +22,7 @@
 enum {
     TILE = 4,
     RUN_BYTES = 12288, /* of weights */
+    STREAM_ROWS = 2,   /* that wait for memory */
 };
 
 /* ---- rows to int8 ------------------------------------------------------------------------------ */
@@ -273,7 +274,10 @@ static inline struct tile_scales scales_of(enum dtype dtype, const uint8_t *head
             const int8_t(*q)[GROUP] = at->q + row % ROW_TILE;                              \
             const struct int8_row *rows = at->rows + row % ROW_TILE;                       \
             if (s % PACK_HEAD_STEPS == 0) head = step, step += pack_head_bytes(DTYPE);     \
-            if (half == 0 && row == 0) pack_fetch_ahead(step, pack_step_bytes(DTYPE));     \
+            if (half == 0 && row == 0 && in->n_rows <= STREAM_ROWS)                        \
+                pack_fetch_stream(step, pack_step_bytes(DTYPE));                           \
+            else if (half == 0 && row == 0)                                                \
+                pack_fetch_ahead(step, pack_step_bytes(DTYPE));                            \
             REPEAT(TILE_Q)                                                                 \
             NUMBERS(REPEAT)                                                                \
             const struct tile_scales t = scales_of(DTYPE, head, step, half);               \

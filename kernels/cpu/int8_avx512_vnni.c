@@ -23,6 +23,7 @@ enum {
     TILE = 6,
     TILE_Q6_K = 4,
     RUN_BYTES = 16384, /* of weights */
+    STREAM_ROWS = 4,   /* that wait for memory */
 };
 
 /* Four numbers of a row in every dword. */
@@ -229,7 +230,10 @@ static inline int32_t half_sum(const int8_t *q) {
             const int8_t(*q)[GROUP] = at->q + row % ROW_TILE;                              \
             const struct int8_row *rows = at->rows + row % ROW_TILE;                       \
             if (s % PACK_HEAD_STEPS == 0) head = step, step += pack_head_bytes(DTYPE);     \
-            if (row == 0) pack_fetch_ahead(step, pack_step_bytes(DTYPE));                  \
+            if (row == 0 && in->n_rows <= STREAM_ROWS)                                     \
+                pack_fetch_stream(step, pack_step_bytes(DTYPE));                           \
+            else if (row == 0)                                                             \
+                pack_fetch_ahead(step, pack_step_bytes(DTYPE));                            \
             NUMBERS(REPEAT)                                                                \
             const struct step_scales t = scales_of(DTYPE, head, step);                     \
             REPEAT(TILE_ADD)                                                               \

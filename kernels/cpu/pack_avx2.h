@@ -8,8 +8,6 @@
 enum {
     PACK_HEAD_STEPS = 8,      /* steps of a K type that share a head */
     PACK_NIBBLES_BYTES = 512, /* of a step; what else it has follows */
-    PACK_AHEAD_BYTES = 3072,  /* how far ahead a stream is fetched: across the border of a memory
-                                 page, where the hardware stops */
 };
 
 /* Bytes of one step: 32 of K, 32 output columns. */
@@ -69,13 +67,22 @@ static inline uint32_t pack_scales_at(enum dtype dtype) {
     return PACK_NIBBLES_BYTES + (fifth ? 128 : dtype == DTYPE_Q6_K ? 256 : 0);
 }
 
-/* Into the second-level cache, to which more lines can be on their way at once than to the first, and
- * every second line, since the hardware fetches lines in pairs: on an EPYC one prefetch a line keeps the
- * hardware's own stream from running ahead, and a q4_0 model decodes at two thirds of the speed. */
+/* How far ahead a stream is fetched, across the border of a memory page where the hardware stops: into
+ * the second-level cache, to which more lines can be on their way at once than to the first. Where the
+ * products of a step take longer than its way from memory, that is every line. */
 static inline void pack_fetch_ahead(const uint8_t *step, uint32_t bytes) {
+    for (uint32_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(step + 4096 + i, 0, 2);
+}
+
+/* The same for int8 products of so few rows that they wait for memory: every second line, since the
+ * hardware fetches lines in pairs. One prefetch a line keeps its own stream from running ahead: an EPYC
+ * then decodes a q4_0 model at two thirds of the speed. (With one for two lines, 32 rows take a tenth
+ * longer.) */
+static inline void pack_fetch_stream(const uint8_t *step, uint32_t bytes) {
 #pragma GCC unroll 32
     for (uint32_t i = 0; i < bytes; i += 128)
-        __builtin_prefetch(step + PACK_AHEAD_BYTES + i, 0, 2);
+        __builtin_prefetch(step + 3072 + i, 0, 2);
 }
 
 /* Bit at which element j (0 .. 7) of a dword of nibbles begins: 0 .. 3 in the low halves of bytes
