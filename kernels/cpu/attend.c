@@ -95,33 +95,52 @@ static void block_scores(const struct tile_walk *w, uint32_t first, uint32_t end
     }
 }
 
-/* Rows that see the same positions of a page go through it together. */
-static void block_values(const struct tile_walk *w, uint32_t first, uint32_t end) {
+/* Rows that see the same positions go through them together; of more pages than one, all see all. */
+static void pages_values(const struct tile_walk *w, uint32_t first, uint32_t n_pages) {
     const struct tile_scratch *s = &w->s;
-    uint32_t n_active = w->n_active;
-    for (uint32_t p = first; p < end; p++) {
-        enum kv_kind kind;
-        uint32_t t0 = p * PAGE_TOKENS;
-        char *head = attend_page(w, p);
-        uint32_t later = p + BLOCK_PAGES;
-        const char *page = readable(w, head + w->dev->value_bytes, n_active, 0, &kind);
-        const char *next = page;
-        if (w->n <= ATTEND_FEW_ROWS && later < w->n_pages) next = attend_page(w, later);
-        float *probs = s->scores + (t0 - w->block);
+    uint32_t n_active = w->n_active, t0 = first * PAGE_TOKENS;
+    const char *pages[BLOCK_PAGES], *nexts[BLOCK_PAGES];
+    bool fetch = w->n <= ATTEND_FEW_ROWS;
+    enum kv_kind kind;
+    float *probs = s->scores + (t0 - w->block);
+    for (uint32_t p = 0; p < n_pages; p++) {
+        char *head = attend_page(w, first + p);
+        uint32_t later = first + p + BLOCK_PAGES;
+        pages[p] = readable(w, head + w->dev->value_bytes, n_active, p, &kind);
+        if (fetch) nexts[p] = later < w->n_pages ? attend_page(w, later) : pages[p];
         if (w->kind == KV_Q8)
-            w->ops->scale(cpu_kv_scales(w->dev, head, true), s->active, n_active, probs);
-        for (uint32_t i = 0, n; i < n_active; i += n) {
-            uint32_t lo = clip(s->lo[s->active[i]], t0, PAGE_TOKENS);
-            uint32_t hi = clip(s->hi[s->active[i]], t0, PAGE_TOKENS);
-            uint32_t same = 1;
-            while (i + same < n_active && clip(s->lo[s->active[i + same]], t0, PAGE_TOKENS) == lo &&
-                   clip(s->hi[s->active[i + same]], t0, PAGE_TOKENS) == hi)
-                same++;
-            n = even_part(same, w->ops->rows_max);
-            if (lo < hi)
-                w->ops->pv[kind][n](page, i == 0 ? next : page, lo, hi, probs, s->active + i,
-                                    w->dev->head_pad, s->part);
-        }
+            w->ops->scale(cpu_kv_scales(w->dev, head, true), s->active, n_active,
+                          probs + (size_t)p * PAGE_TOKENS);
+    }
+    for (uint32_t i = 0, n; i < n_active; i += n) {
+        uint32_t lo = clip(s->lo[s->active[i]], t0, PAGE_TOKENS);
+        uint32_t hi = clip(s->hi[s->active[i]], t0, PAGE_TOKENS);
+        uint32_t same = n_pages > 1 ? n_active - i : 1;
+        while (i + same < n_active && clip(s->lo[s->active[i + same]], t0, PAGE_TOKENS) == lo &&
+               clip(s->hi[s->active[i + same]], t0, PAGE_TOKENS) == hi)
+            same++;
+        n = even_part(same, w->ops->rows_max);
+        if (lo < hi)
+            w->ops->pv[kind][n](pages, fetch && i == 0 ? nexts : NULL, n_pages, lo, hi, probs,
+                                s->active + i, w->dev->head_pad, s->part);
+    }
+}
+
+/* Pages that all active rows see whole, together; the others one by one. */
+static void block_values(const struct tile_walk *w, uint32_t first, uint32_t end) {
+    uint32_t lo = 0, hi = ATTEND_BLOCK;
+    for (uint32_t i = 0; i < w->n_active; i++) {
+        uint32_t r = w->s.active[i];
+        uint32_t row_lo = clip(w->s.lo[r], w->block, ATTEND_BLOCK);
+        uint32_t row_hi = clip(w->s.hi[r], w->block, ATTEND_BLOCK);
+        if (row_lo > lo) lo = row_lo;
+        if (row_hi < hi) hi = row_hi;
+    }
+    uint32_t whole = (w->block + lo + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    uint32_t whole_end = (w->block + hi) / PAGE_TOKENS;
+    for (uint32_t p = first, n; p < end; p += n) {
+        n = p >= whole && p < whole_end ? whole_end - p : 1;
+        pages_values(w, p, n);
     }
 }
 

@@ -7,13 +7,14 @@
 
 /* Scores of the query rows rows[0 .. n - 1] against n_pages K pages: scores[row][ATTEND_BLOCK], of
  * which 16 a page are written, one behind the other; q [row][ep]. What lies `ahead` bytes behind a
- * page is fetched meanwhile. */
+ * page is fetched meanwhile (0: nothing is). */
 typedef void (*qk_fn)(const char *const *pages, uint32_t n_pages, size_t ahead, uint32_t e,
                       const float *q, size_t ep, const uint32_t *rows, float *scores);
-/* part[row][0 .. ep - 1] += probs[row][t] v[t], t = lo .. hi - 1 of the V page; `next` is fetched
- * meanwhile, as much as a page of the kind. */
-typedef void (*pv_fn)(const char *page, const char *next, uint32_t lo, uint32_t hi,
-                      const float *probs, const uint32_t *rows, size_t ep, float *part);
+/* part[row][0 .. ep - 1] += probs[row][t] v[t], t = lo .. hi - 1 of each of the V pages, whose probs lie one
+ * behind the other; nexts[i] is fetched meanwhile, as much as a page of the kind (NULL: nothing is). */
+typedef void (*pv_fn)(const char *const *pages, const char *const *nexts, uint32_t n_pages,
+                      uint32_t lo, uint32_t hi, const float *probs, const uint32_t *rows, size_t ep,
+                      float *part);
 
 /* Of K and V pages: as the limits' kv_dtype says. */
 enum kv_kind { KV_F32, KV_BF16, KV_Q8, KV_KINDS };

@@ -158,7 +158,7 @@ void avx2_kv_store(const struct device *dev, void *page, uint32_t at, const floa
         for (uint32_t i = 0; i < n_pages; i++, scores += PAGE_TOKENS) {                      \
             const TYPE *k = (const TYPE *)(const void *)pages[i];                            \
             AVX2_REPEAT_##R(QK_ROW) for (uint32_t d = 0; d < e; k += PAGE_TOKENS) {          \
-                attend_fetch_line((const char *)k + ahead);                                  \
+                if (ahead) attend_fetch_line((const char *)k + ahead);                       \
                 DIMS(R)                                                                      \
             }                                                                                \
             AVX2_REPEAT_##R(QK_OUT)                                                          \
@@ -194,61 +194,65 @@ static const qk_fn qk[KV_KINDS][AVX2_TILE + 1] = {
     {NULL, qk_int8_1, qk_int8_2, qk_int8_3, qk_int8_4, qk_int8_5, qk_int8_6},
 };
 
-/* ---- p V of a page: 1 to 6 query rows, positions lo .. hi - 1 of the page ---------------------- */
+/* ---- p V of pages: 1 to 6 query rows, positions lo .. hi - 1 of each page ---------------------- */
 
 #define PV_ROW(i)                                               \
     const float *p##i = probs + rows[i] * (size_t)ATTEND_BLOCK; \
     float *o##i = part + rows[i] * ep;
 #define PV_LOAD(i) __m256 a##i = _mm256_loadu_ps(o##i + d), b##i = _mm256_loadu_ps(o##i + d + 8);
-#define PV_MADD(i)                                \
-    {                                             \
-        __m256 x = _mm256_broadcast_ss(p##i + t); \
-        a##i = _mm256_fmadd_ps(v0, x, a##i);      \
-        b##i = _mm256_fmadd_ps(v1, x, b##i);      \
+#define PV_MADD(i)                                     \
+    {                                                  \
+        __m256 x = _mm256_broadcast_ss(p##i + t0 + t); \
+        a##i = _mm256_fmadd_ps(v0, x, a##i);           \
+        b##i = _mm256_fmadd_ps(v1, x, b##i);           \
     }
 #define PV_OUT(i)                     \
     _mm256_storeu_ps(o##i + d, a##i); \
     _mm256_storeu_ps(o##i + d + 8, b##i);
-#define PV_BF16(R, HALF)                                               \
+#define PV_BF16_HALF(R, HALF)                                          \
     {                                                                  \
         const uint32_t *at = v + t / 2 * ep + d;                       \
         __m256 v0 = HALF(avx2_load(at)), v1 = HALF(avx2_load(at + 8)); \
         AVX2_REPEAT_##R(PV_MADD) t++;                                  \
     }
 
-#define DEFINE_PV_OF(R, NAME, TYPE, LOAD)                                                     \
-    static void pv_##NAME##_##R(const char *page, const char *next, uint32_t lo, uint32_t hi, \
-                                const float *probs, const uint32_t *rows, size_t ep,          \
-                                float *part) {                                                \
-        const TYPE *v = (const TYPE *)(const void *)page;                                     \
-        AVX2_REPEAT_##R(PV_ROW) for (size_t d = 0; d < ep; d += 16) {                         \
-            AVX2_REPEAT_##R(PV_LOAD) for (uint32_t t = lo; t < hi; t++) {                     \
-                const TYPE *at = v + t * ep + d;                                              \
-                attend_fetch_line(next + (t * ep + d) * sizeof *v);                           \
-                __m256 v0 = LOAD(at), v1 = LOAD(at + 8);                                      \
-                AVX2_REPEAT_##R(PV_MADD)                                                      \
-            }                                                                                 \
-            AVX2_REPEAT_##R(PV_OUT)                                                           \
-        }                                                                                     \
-    }
-#define DEFINE_PV(R)                                                                            \
-    DEFINE_PV_OF(R, f32, float, _mm256_loadu_ps)                                                \
-    DEFINE_PV_OF(R, int8, int8_t, avx2_int8)                                                    \
-    static void pv_bf16_##R(const char *page, const char *next, uint32_t lo, uint32_t hi,       \
-                            const float *probs, const uint32_t *rows, size_t ep, float *part) { \
-        const uint32_t *v = (const uint32_t *)(const void *)page;                               \
+/* STEPS: the body for positions lo .. hi - 1 of a page, in steps of its kind. */
+#define DEFINE_PV_OF(R, NAME, TYPE, STEPS)                                                      \
+    static void pv_##NAME##_##R(const char *const *pages, const char *const *nexts,             \
+                                uint32_t n_pages, uint32_t lo, uint32_t hi, const float *probs, \
+                                const uint32_t *rows, size_t ep, float *part) {                 \
         AVX2_REPEAT_##R(PV_ROW) for (size_t d = 0; d < ep; d += 16) {                           \
-            AVX2_REPEAT_##R(PV_LOAD) uint32_t t = lo;                                           \
-            if (t % 2 && t < hi) PV_BF16(R, avx2_bf16_high)                                     \
-            while (t + 2 <= hi) {                                                               \
-                attend_fetch_line(next + (t / 2 * ep + d) * sizeof *v);                         \
-                PV_BF16(R, avx2_bf16_low)                                                       \
-                PV_BF16(R, avx2_bf16_high)                                                      \
+            AVX2_REPEAT_##R(PV_LOAD) for (uint32_t p = 0; p < n_pages; p++) {                   \
+                const TYPE *v = (const TYPE *)(const void *)pages[p];                           \
+                const char *next = nexts ? nexts[p] : NULL;                                     \
+                const uint32_t t0 = p * PAGE_TOKENS;                                            \
+                uint32_t t = lo;                                                                \
+                STEPS(R)                                                                        \
             }                                                                                   \
-            if (t < hi) PV_BF16(R, avx2_bf16_low)                                               \
             AVX2_REPEAT_##R(PV_OUT)                                                             \
         }                                                                                       \
     }
+#define PV_EACH(R, LOAD)                                    \
+    for (; t < hi; t++) {                                   \
+        const size_t at = t * ep + d;                       \
+        if (next) attend_fetch_line(next + at * sizeof *v); \
+        __m256 v0 = LOAD(v + at), v1 = LOAD(v + at + 8);    \
+        AVX2_REPEAT_##R(PV_MADD)                            \
+    }
+#define PV_F32(R)  PV_EACH(R, _mm256_loadu_ps)
+#define PV_INT8(R) PV_EACH(R, avx2_int8)
+#define PV_BF16(R)                                                        \
+    if (t % 2 && t < hi) PV_BF16_HALF(R, avx2_bf16_high)                  \
+    while (t + 2 <= hi) {                                                 \
+        if (next) attend_fetch_line(next + (t / 2 * ep + d) * sizeof *v); \
+        PV_BF16_HALF(R, avx2_bf16_low)                                    \
+        PV_BF16_HALF(R, avx2_bf16_high)                                   \
+    }                                                                     \
+    if (t < hi) PV_BF16_HALF(R, avx2_bf16_low)
+#define DEFINE_PV(R)                       \
+    DEFINE_PV_OF(R, f32, float, PV_F32)    \
+    DEFINE_PV_OF(R, int8, int8_t, PV_INT8) \
+    DEFINE_PV_OF(R, bf16, uint32_t, PV_BF16)
 
 DEFINE_PV(1)
 DEFINE_PV(2)

@@ -59,7 +59,7 @@ INLINED void qk_pages(enum kv_kind kind, uint32_t n_rows, uint32_t n_pages,
             sums[r][p] = _mm512_setzero_ps();
     size_t at = 0;
     for (uint32_t d = 0; d < e; d += depth(kind)) {
-        if ((n_rows <= FEW || ahead) && at % LINE == 0) {
+        if (ahead && at % LINE == 0) {
 #pragma GCC unroll 8
             for (uint32_t p = 0; p < n_pages; p++)
                 attend_fetch_line(pages[p] + ahead + at);
@@ -100,29 +100,33 @@ INLINED void qk_rows(enum kv_kind kind, uint32_t n_rows, const char *const *page
     }
 }
 
-/* Numbers d .. d + 16 n_columns - 1 of v. */
-INLINED void pv_columns(enum kv_kind kind, uint32_t n_rows, uint32_t n_columns, const char *page,
-                        const char *next, uint32_t lo, uint32_t hi, const float *const *probs,
-                        size_t ep, size_t d, float *const *part) {
+/* Numbers d .. d + 16 n_columns - 1 of v; whole: lo is 0 and hi PAGE_TOKENS. */
+INLINED void pv_columns(enum kv_kind kind, uint32_t n_rows, uint32_t n_columns, bool whole,
+                        const char *const *pages, const char *const *nexts, uint32_t n_pages,
+                        uint32_t lo, uint32_t hi, const float *const *probs, size_t ep, size_t d,
+                        float *const *part) {
     const size_t step = number_bytes(kind) * depth(kind);
+    const uint32_t first = whole ? 0 : lo / depth(kind) * depth(kind);
+    const uint32_t end = whole ? PAGE_TOKENS : hi;
     __m512 sums[ROWS_MAX][COLUMNS_MAX], v[COLUMNS_MAX];
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < n_rows; r++)
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < n_columns; c++)
             sums[r][c] = _mm512_loadu_ps(part[r] + d + 16 * c);
-    for (uint32_t t = lo / depth(kind) * depth(kind); t < hi; t += depth(kind)) {
-        size_t at = (t / depth(kind) * ep + d) * step;
-        if (n_rows <= FEW || next != page)
-            for (size_t line = at; line < at + 16 * n_columns * step; line += LINE)
-                attend_fetch_line(next + line);
+    for (uint32_t p = 0; p < n_pages; p++) {
+        for (uint32_t t = first; t < end; t += depth(kind)) {
+            size_t at = (t / depth(kind) * ep + d) * step;
+            for (size_t line = at; nexts && line < at + 16 * n_columns * step; line += LINE)
+                attend_fetch_line(nexts[p] + line);
 #pragma GCC unroll 8
-        for (uint32_t i = 0; i < depth(kind); i++) {
-            if (depth(kind) > 1 && (t + i < lo || t + i >= hi)) continue;
+            for (uint32_t i = 0; i < depth(kind); i++) {
+                if (!whole && depth(kind) > 1 && (t + i < lo || t + i >= hi)) continue;
 #pragma GCC unroll 8
-            for (uint32_t c = 0; c < n_columns; c++)
-                v[c] = column(kind, page + at + 16 * c * step, i);
-            add_products(n_rows, n_columns, probs, t + i, v, sums);
+                for (uint32_t c = 0; c < n_columns; c++)
+                    v[c] = column(kind, pages[p] + at + 16 * c * step, i);
+                add_products(n_rows, n_columns, probs, p * PAGE_TOKENS + t + i, v, sums);
+            }
         }
     }
 #pragma GCC unroll 8
@@ -132,9 +136,9 @@ INLINED void pv_columns(enum kv_kind kind, uint32_t n_rows, uint32_t n_columns, 
             _mm512_storeu_ps(part[r] + d + 16 * c, sums[r][c]);
 }
 
-INLINED void pv_rows(enum kv_kind kind, uint32_t n_rows, const char *page, const char *next,
-                     uint32_t lo, uint32_t hi, const float *probs, const uint32_t *rows, size_t ep,
-                     float *part) {
+INLINED void pv_rows(enum kv_kind kind, uint32_t n_rows, bool whole, const char *const *pages,
+                     const char *const *nexts, uint32_t n_pages, uint32_t lo, uint32_t hi,
+                     const float *probs, const uint32_t *rows, size_t ep, float *part) {
     const float *row_probs[ROWS_MAX];
     float *row_part[ROWS_MAX];
 #pragma GCC unroll 8
@@ -145,21 +149,26 @@ INLINED void pv_rows(enum kv_kind kind, uint32_t n_rows, const char *page, const
     size_t d = 0;
     const uint32_t together = columns_together(n_rows);
     for (; d + 16 * together <= ep; d += 16 * together)
-        pv_columns(kind, n_rows, together, page, next, lo, hi, row_probs, ep, d, row_part);
+        pv_columns(kind, n_rows, together, whole, pages, nexts, n_pages, lo, hi, row_probs, ep, d,
+                   row_part);
     for (; d < ep; d += 16)
-        pv_columns(kind, n_rows, 1, page, next, lo, hi, row_probs, ep, d, row_part);
+        pv_columns(kind, n_rows, 1, whole, pages, nexts, n_pages, lo, hi, row_probs, ep, d,
+                   row_part);
 }
 
-#define DEFINE(NAME, KIND, R)                                                                 \
-    static void qk_##NAME##_##R(const char *const *pages, uint32_t n_pages, size_t ahead,     \
-                                uint32_t e, const float *q, size_t ep, const uint32_t *rows,  \
-                                float *scores) {                                              \
-        qk_rows(KIND, R, pages, n_pages, ahead, e, q, ep, rows, scores);                      \
-    }                                                                                         \
-    static void pv_##NAME##_##R(const char *page, const char *next, uint32_t lo, uint32_t hi, \
-                                const float *probs, const uint32_t *rows, size_t ep,          \
-                                float *part) {                                                \
-        pv_rows(KIND, R, page, next, lo, hi, probs, rows, ep, part);                          \
+#define DEFINE(NAME, KIND, R)                                                                   \
+    static void qk_##NAME##_##R(const char *const *pages, uint32_t n_pages, size_t ahead,       \
+                                uint32_t e, const float *q, size_t ep, const uint32_t *rows,    \
+                                float *scores) {                                                \
+        qk_rows(KIND, R, pages, n_pages, ahead, e, q, ep, rows, scores);                        \
+    }                                                                                           \
+    static void pv_##NAME##_##R(const char *const *pages, const char *const *nexts,             \
+                                uint32_t n_pages, uint32_t lo, uint32_t hi, const float *probs, \
+                                const uint32_t *rows, size_t ep, float *part) {                 \
+        if (hi - lo == PAGE_TOKENS)                                                             \
+            pv_rows(KIND, R, true, pages, nexts, n_pages, lo, hi, probs, rows, ep, part);       \
+        else                                                                                    \
+            pv_rows(KIND, R, false, pages, nexts, n_pages, lo, hi, probs, rows, ep, part);      \
     }
 #define DEFINE_KINDS(R) DEFINE(f32, KV_F32, R) DEFINE(bf16, KV_BF16, R) DEFINE(int8, KV_Q8, R)
 DEFINE_KINDS(1)
@@ -206,24 +215,31 @@ static inline __mmask16 lanes(uint32_t i, uint32_t lo, uint32_t hi) {
 }
 
 /* Lanes outside the span are replaced before anything is made of them; the total keeps the eight
- * lanes of attend_avx2.c, where adding 0 changes nothing. */
-static float softmax(float *s, uint32_t lo, uint32_t hi, float *total) {
+ * lanes of attend_avx2.c, where adding 0 changes nothing. whole: lo and hi are multiples of 16. */
+INLINED float softmax_of(bool whole, float *s, uint32_t lo, uint32_t hi, float *total) {
     const __m512 lowest = _mm512_set1_ps(-INFINITY);
     __m512 most16 = lowest;
     __m256 total8 = _mm256_setzero_ps();
     for (uint32_t i = lo & ~15u; i < hi; i += 16)
-        most16 = _mm512_max_ps(most16, _mm512_mask_loadu_ps(lowest, lanes(i, lo, hi), s + i));
+        most16 =
+            _mm512_max_ps(most16, whole ? _mm512_loadu_ps(s + i)
+                                        : _mm512_mask_loadu_ps(lowest, lanes(i, lo, hi), s + i));
     float most = _mm512_reduce_max_ps(most16);
     most16 = _mm512_set1_ps(most);
     for (uint32_t i = lo & ~15u; i < hi; i += 16) {
         __m512 p = avx512_exp(_mm512_sub_ps(_mm512_loadu_ps(s + i), most16));
-        p = _mm512_maskz_mov_ps(lanes(i, lo, hi), p);
+        if (!whole) p = _mm512_maskz_mov_ps(lanes(i, lo, hi), p);
         total8 = _mm256_add_ps(total8, _mm512_castps512_ps256(p));
         total8 = _mm256_add_ps(total8, _mm512_extractf32x8_ps(p, 1));
         _mm512_storeu_ps(s + i, p);
     }
     *total = avx2_sum(total8);
     return most;
+}
+
+static float softmax(float *s, uint32_t lo, uint32_t hi, float *total) {
+    if ((lo | hi) % 16 == 0) return softmax_of(true, s, lo, hi, total);
+    return softmax_of(false, s, lo, hi, total);
 }
 
 static void scaled(float *to, const float *from, uint32_t n, float by) {

@@ -96,6 +96,7 @@ static void make_splits(struct device *dev) {
         uint32_t n_blocks = tile_blocks(t);
         uint64_t run = share / t->n_rows > SPLIT_RUN_MIN ? share / t->n_rows : SPLIT_RUN_MIN;
         if (n_blocks <= run) continue;
+        run = div_ceil(n_blocks, div_ceil(n_blocks, run)); /* parts alike */
         struct attend_split s = {.tile = i,
                                  .first_block = t->lo / ATTEND_BLOCK,
                                  .n_blocks = n_blocks,
