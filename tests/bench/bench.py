@@ -17,7 +17,7 @@ one. Groups (a module each, or several):
   linear     long prompts with a window and with full attention                        linear.py
   drafts     the price of a draft cycle, and what the adaptive scheduler makes of it   drafts.py
 
-A share of the limit is of the best peak that the runs of that arithmetic measured themselves. Writes
+A share of the limit is what `geryon bench` says of itself, which measures memory around every repetition. Writes
 bench.json and bench.md under --out. Everything stays on 127.0.0.1; Python's standard library is all
 it needs."""
 

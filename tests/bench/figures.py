@@ -4,8 +4,6 @@ import statistics
 import sys
 import time
 
-from sides import best_peaks
-
 
 def spread(values, digits=1):
     text = f"{statistics.median(values):.{digits}f}"
@@ -30,7 +28,7 @@ class Figures:
     def __init__(self):
         self.names = {}   # (group, name) -> (unit, lower is better), in order of arrival
         self.values = {}  # (group, name, side) -> [value of each round]
-        self.costs = {}   # (group, name, side) -> ("read_peak" | "flop_peak", per token)
+        self.shares = {}  # (group, name, side) -> ("DRAM" | "FLOP", [share of that limit in each round])
 
     def note(self, group, name, side, value, unit="tokens/s", lower=False):
         if value is None:
@@ -38,15 +36,14 @@ class Figures:
         self.names.setdefault((group, name), (unit, lower))
         self.values.setdefault((group, name, side.name), []).append(value)
 
-    def cost(self, group, name, side, peak, per_token):
-        """What a token of this figure costs, to be compared with that peak of the side."""
-        if per_token:
-            self.costs[group, name, side.name] = peak, per_token
+    def share(self, group, name, side, limit, value):
+        """What of a limit was reached in a round, by the run's own account."""
+        if value is not None:
+            self.shares.setdefault((group, name, side.name), (limit, []))[1].append(value)
 
     def rows(self, sides):
         """One row for each figure and arithmetic of ours, llama.cpp's values beside it."""
         ours = {side.name: side for side in sides if side.ours}  # two that came to the same are one
-        peaks = best_peaks(side for side in sides if side.ours)
         for (group, name), (unit, lower) in self.names.items():
             theirs = self.values.get((group, name, "llama.cpp"))
             for side in ours.values():
@@ -54,15 +51,11 @@ class Figures:
                 if values:
                     row = {"group": group, "name": name, "arithmetic": side.name, "unit": unit,
                            "geryon": values, "geryon_median": statistics.median(values)}
-                    self.add_share(row, peaks)
+                    if (group, name, side.name) in self.shares:
+                        row["limit"], shares = self.shares[group, name, side.name]
+                        row["share"] = statistics.median(shares)
                     add_peer(row, theirs, lower)
                     yield row
-
-    def add_share(self, row, peaks):
-        found = self.costs.get((row["group"], row["name"], row["arithmetic"]))
-        if found:
-            row["limit"] = {"read_peak": "DRAM", "flop_peak": "FLOP"}[found[0]]
-            row["share"] = row["geryon_median"] * found[1] / peaks[row["arithmetic"]][found[0]]
 
 
 def add_peer(row, theirs, lower):

@@ -22,9 +22,9 @@ def prefill(args, sides, figures):
         speeds = {side: [] for side in sides}
         for n in args.prompts:
             for side in sides:
-                speed, flops = side.prefill(n)
+                speed, share = side.prefill(n)
                 figures.note("prefill", f"prefill {n}", side, speed)
-                figures.cost("prefill", f"prefill {n}", side, "flop_peak", flops)
+                figures.share("prefill", f"prefill {n}", side, "FLOP", share)
                 speeds[side].append(speed)
         for side in sides:
             if len(args.prompts) > 1 and all(speeds[side]):
@@ -41,9 +41,9 @@ def decode(args, sides, figures):
     def one_round(_):
         for depth in args.depths:
             for side in sides:
-                speed, read = side.decode(depth, args.gen)
+                speed, share = side.decode(depth, args.gen)
                 figures.note("decode", f"decode at {depth}", side, speed)
-                figures.cost("decode", f"decode at {depth}", side, "read_peak", read)
+                figures.share("decode", f"decode at {depth}", side, "DRAM", share)
     rounds(args, "decode", one_round)
 
 

@@ -116,14 +116,14 @@ class Geryon:
         return report
 
     def prefill(self, n):
-        """(tokens a second, operations a token)"""
+        """(tokens a second, share of the peak of products)"""
         phase = self.bench(n, 1)["cases"][0]["prefill"]
-        return phase["tokens_per_second"]["median"], phase["flops_per_token"]
+        return phase["tokens_per_second"]["median"], phase["flop_share"]
 
     def decode(self, depth, n):
-        """(tokens a second, bytes a token)"""
+        """(tokens a second, share of what memory gave meanwhile)"""
         phase = self.bench(depth, n)["cases"][0]["decode"]
-        return phase["tokens_per_second"]["median"], phase["bytes_per_token"]
+        return phase["tokens_per_second"]["median"], phase["bandwidth_share"]
 
     @contextlib.contextmanager
     def serve(self, log):

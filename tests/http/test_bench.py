@@ -274,7 +274,8 @@ flops = 4e10 if how == "int8" else 1e10
 pairs = {{"without_drafts": {{"speed_over_it": {{"of_each": [kept / steps * (1 + i % 2 / 10)
                                                     for i in range(int(flag["--reps"]))]}}}}}}
 def phase(speed):
-    return {{"tokens_per_second": {{"median": speed}}, "bytes_per_token": 1e7, "flops_per_token": 1e6}}
+    return {{"tokens_per_second": {{"median": speed}}, "bandwidth_share": speed * 1e7 / 4e9 * slow,
+             "flop_share": speed * 1e6 / flops}}
 print(json.dumps({{"commit": "abc", "machine": {{"cpu": "fake", "read_bytes_per_second": 4e9 / slow,
     "multiply_add_flops_per_second": flops}},
     "engine": {{"kernel_table": flag["--cpu-table"], "activations": how}},
