@@ -89,7 +89,15 @@ AVX512 += $(if $(filter asan,$(CONFIG)),$(if $(findstring gcc,$(CC)),--param asa
 %_avx512.o: EXTRA := $(AVX512)
 %_avx512_vnni.o: EXTRA := $(AVX512) -mavx512vnni
 %_amx.o: EXTRA := $(AVX512) -mavx512vnni -mavx512bf16
-$(B)/server/%.o: EXTRA := -DGERYON_COMMIT='"$(COMMIT)"'
+
+# What tells its commit is compiled again when there is a new one.
+TELLERS := $(B)/server/main.o $(B)/server/routes.o $(B)/server/bench_report.o
+$(TELLERS): EXTRA := -DGERYON_COMMIT='"$(COMMIT)"'
+$(TELLERS): $(B)/commit
+.PHONY: always
+$(B)/commit: always
+	@mkdir -p $(@D)
+	@echo "$(COMMIT)" | cmp -s - $@ || echo "$(COMMIT)" > $@
 
 $(B)/%.o: %.c Makefile | packages
 	@mkdir -p $(@D)
