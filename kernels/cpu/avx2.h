@@ -23,6 +23,12 @@ static inline float avx2_sum(__m256 v) {
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+/* Of all four. */
+static inline uint64_t avx2_xor(__m256i v) {
+    return (uint64_t)_mm256_extract_epi64(v, 0) ^ (uint64_t)_mm256_extract_epi64(v, 1) ^
+           (uint64_t)_mm256_extract_epi64(v, 2) ^ (uint64_t)_mm256_extract_epi64(v, 3);
+}
+
 /* e^x within 2 ulp for -87.3 <= x <= 88; below and above as at these ends; NaN stays NaN.
  * x = n ln 2 + r with |r| <= ln 2 / 2, e^r by its series to r^7, 2^n by the exponent's bits. */
 static inline __m256 avx2_exp(__m256 x) {

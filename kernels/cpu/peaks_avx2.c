@@ -17,9 +17,7 @@ uint64_t peaks_read_avx2(const char *p, size_t n) {
         c = _mm256_xor_si256(c, avx2_load(p + i + 64));
         d = _mm256_xor_si256(d, avx2_load(p + i + 96));
     }
-    a = _mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d));
-    return (uint64_t)_mm256_extract_epi64(a, 0) ^ (uint64_t)_mm256_extract_epi64(a, 1) ^
-           (uint64_t)_mm256_extract_epi64(a, 2) ^ (uint64_t)_mm256_extract_epi64(a, 3);
+    return avx2_xor(_mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d)));
 }
 
 static float multiply_add(uint32_t rounds) {

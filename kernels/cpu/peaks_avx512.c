@@ -1,7 +1,7 @@
 /* peaks_avx512.c: the loops of peaks.h in the instructions of the avx512 table. */
 #include "kernels/cpu/peaks.h"
 
-#include <immintrin.h>
+#include "kernels/cpu/avx2.h"
 
 enum { CHAINS = 12 }; /* as in peaks_avx2.c */
 
@@ -14,7 +14,7 @@ uint64_t peaks_read_avx512(const char *p, size_t n) {
         d = _mm512_xor_si512(d, _mm512_loadu_si512(p + i + 192));
     }
     a = _mm512_xor_si512(_mm512_xor_si512(a, b), _mm512_xor_si512(c, d));
-    return (uint64_t)_mm512_reduce_add_epi64(a);
+    return avx2_xor(_mm256_xor_si256(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1)));
 }
 
 static float multiply_add(uint32_t rounds) {
