@@ -36,8 +36,8 @@ uint64_t pool_clock_ns(void);
 
 /* Call fn(arg, t, thread) once for each t in 0 .. n_tasks - 1 and return when all have returned. What the
  * tasks wrote is then visible to the caller. A thread goes through its share, and what it takes over, in
- * ascending order: tasks that read memory one after the other should be numbered so, and long tasks come
- * before short ones as far as may be. Owner only; not from a task. */
+ * ascending order: tasks that read memory one after the other should be numbered so. Owner only; not from
+ * a task. */
 void pool_run(struct pool *pool, pool_fn fn, void *arg, uint32_t n_tasks);
 /* The same for tasks that may differ much in size. Elsewhere a worker that keeps the owner waiting for
  * milliseconds, and many times longer than the owner itself computed, has lost its core to somebody, and
