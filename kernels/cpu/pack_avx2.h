@@ -77,8 +77,7 @@ static inline void pack_fetch_ahead(const uint8_t *step, uint32_t bytes) {
 
 /* The same for int8 products of so few rows that they wait for memory: every second line, since the
  * hardware fetches lines in pairs. One prefetch a line keeps its own stream from running ahead: an EPYC
- * then decodes a q4_0 model at two thirds of the speed. (With one for two lines, 32 rows take a tenth
- * longer.) */
+ * then decodes a q4_0 model a tenth slower. (With one for two lines, 32 rows take a tenth longer.) */
 static inline void pack_fetch_stream(const uint8_t *step, uint32_t bytes) {
 #pragma GCC unroll 32
     for (uint32_t i = 0; i < bytes; i += 128)
